@@ -92,7 +92,7 @@ def test_encode_with_tools_takes_the_template_that_a_model_has_for_them() -> Non
 )
 def test_encode_calls_that_a_template_leaves_out_or_refuses_are_an_error(name: str) -> None:
     tokenizer = tokenizer_with(name)
-    assert tool_turns(tokenizer, tool_templates()[name]) is None
+    assert tool_turns(tokenizer) is None
     with pytest.raises(MessageError, match=r"refuses calls of tools and their results, or leaves"):
         encode(tokenizer, [ASKED, calls(ARGUMENTS), RESULT], thinking=True)
 

@@ -7,7 +7,7 @@ is between them is one of four spellings (``chatforms.spellings``).
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
@@ -16,13 +16,13 @@ from chatforms.chat_template import TRIAL_TOOL, ToolTurns, tool_turns, trial_cal
 from chatforms.conventions import (
     RENDERING_ERRORS,
     common_length,
-    template_arguments,
+    render_turns,
     thought_field,
     thought_tags,
 )
 from chatforms.errors import FIX, ChatFormError
 from chatforms.messages import Message
-from chatforms.rendering import render_chat
+from chatforms.rendering import by_template
 from chatforms.spellings import (
     ANY,
     Literals,
@@ -202,20 +202,15 @@ def _optional(mark: str) -> str:
     return rf"(?:{flexible(mark)}\s*+)?" if mark.strip() else ""
 
 
+@by_template()
 def call_style(tokenizer: PreTrainedTokenizerBase) -> CallStyle:
     """Return how the chat template of a tokenizer spells calls of tools.
 
     Raises ChatFormError for a template without calls and results, or with an unknown spelling.
     """
-    return _call_style(tokenizer, str(tokenizer.chat_template))
-
-
-@lru_cache(maxsize=8)
-def _call_style(tokenizer: PreTrainedTokenizerBase, template: str) -> CallStyle:
-    """``call_style``; the template's text is in the cache's key, as it may change."""
     whose = f"the chat template of {tokenizer.name_or_path}"
     advice = f"use a model whose template has tools, such as Qwen2.5, or {FIX}"
-    turns = tool_turns(tokenizer, template)
+    turns = tool_turns(tokenizer)
     if turns is None:
         raise ChatFormError(f"{whose} has no calls of tools, or no results of them; {advice}")
     trial = _Trial(tokenizer, turns)
@@ -228,8 +223,8 @@ def _call_style(tokenizer: PreTrainedTokenizerBase, template: str) -> CallStyle:
             header=trial.header,
             example=trial.one,
             turns=turns,
-            tags=thought_tags(tokenizer, template),
-            thought_field=thought_field(tokenizer, template),
+            tags=thought_tags(tokenizer),
+            thought_field=thought_field(tokenizer),
             tokenizer=tokenizer,
         )
         # Without a mark, a call must be told from other text by its form.
@@ -271,7 +266,7 @@ class _Trial:
         self._tail = plain.partition(_ANSWER)[2].strip()
         self._plain = plain.partition(_ANSWER)[0] + _ANSWER
         asked = self._render([])
-        prompt = self._render([], add_generation_prompt=True)
+        prompt = self._render([], begins_reply=True)
         self.header = prompt.removeprefix(asked).strip() if prompt.startswith(asked) else ""
         self.one = self.calls(_NAMES[:1])
         self.two = self.calls(_NAMES) if turns.several else ""
@@ -294,11 +289,12 @@ class _Trial:
     def _turn(self, message: Message) -> str:
         return self._render([{"role": "assistant", **message}])
 
-    def _render(self, messages: Sequence[Message], **options: Any) -> str:
+    def _render(self, messages: Sequence[Message], *, begins_reply: bool = False) -> str:
         """What follows the question."""
         chat = self._turns.messages([{"role": "user", "content": _QUESTION}, *messages])
-        arguments = template_arguments(self._tokenizer, thinking=True)
-        text = render_chat(self._tokenizer, chat, tools=[TRIAL_TOOL], **arguments, **options)
+        text = render_turns(
+            self._tokenizer, chat, thinking=True, tools=[TRIAL_TOOL], begins_reply=begins_reply
+        )
         return text.partition(_QUESTION)[2]
 
 

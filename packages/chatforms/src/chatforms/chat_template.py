@@ -10,17 +10,18 @@ assistant, and turns of the role "tool". ``ToolTurns`` is what a template needs 
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import partial
 from itertools import product
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from chatforms.conventions import RENDERING_ERRORS, template_arguments, thought_tags
+from chatforms.conventions import RENDERING_ERRORS, render_turns, thought_tags
 from chatforms.errors import FIX, ChatFormError, MessageError, format_short, reason
 from chatforms.messages import THOUGHT_FIELDS, Message, call_parts, texts_of
-from chatforms.rendering import render_chat
+from chatforms.rendering import by_template
 from chatforms.special_tokens import require_no_control
 from strictgrade.thoughts import split_thought
 
@@ -91,18 +92,20 @@ def render_prompt(
         require_no_control(tokenizer, text)
     whose = f"the chat template of {tokenizer.name_or_path}"
     chat = _with_tool_turns(tokenizer, messages, whose)
-    options = _Options(thinking=thinking, day=day, tools=tuple(tools))
+    render = partial(render_turns, tokenizer, thinking=thinking, day=day, tools=tools)
     try:
-        text = options.render(tokenizer, chat, begins_reply=not is_reply)
+        text = render(chat, begins_reply=not is_reply)
     except RENDERING_ERRORS as error:
         roles = ", ".join(message["role"] for message in chat)
         refusal = f"{whose} refuses the turns {roles}: {reason(error)}"
-        if chat[0]["role"] == "system" and options.is_rendered(tokenizer, chat[1:]):
-            raise MessageError(refusal, _AS_USER, turn=0) from error
-        raise MessageError(refusal, f"change them, or {FIX}") from error
+        advice, turn = f"change them, or {FIX}", None
+        if chat[0]["role"] == "system":
+            with suppress(*RENDERING_ERRORS):  # the template takes the turns behind it
+                render(chat[1:], begins_reply=True)
+                advice, turn = _AS_USER, 0
+        raise MessageError(refusal, advice, turn) from error
     unwritten = _unwritten_turns(
         tokenizer,
-        str(tokenizer.chat_template),
         tuple((message["role"], len(message.get("tool_calls") or ())) for message in chat),
         thinking=thinking,
         day=day,
@@ -170,13 +173,9 @@ class ToolTurns:
         }
 
 
-@lru_cache(maxsize=8)
-def tool_turns(tokenizer: PreTrainedTokenizerBase, template: str) -> ToolTurns | None:
-    """How a chat template takes calls and results; None if it leaves them out or refuses them.
-
-    The template's text is in the cache's key, as it may change.
-    """
-    options = _Options(thinking=True, day=None, tools=(TRIAL_TOOL,))
+@by_template()
+def tool_turns(tokenizer: PreTrainedTokenizerBase) -> ToolTurns | None:
+    """How a chat template takes calls and results; None if it leaves them out or refuses them."""
     key, value = next(iter(TRIAL_ARGUMENTS.items()))
     result = {"role": "tool", "content": _TRIAL_RESULT}
     for as_text, needs_ids, alone in product((False, True), repeat=3):
@@ -186,49 +185,21 @@ def tool_turns(tokenizer: PreTrainedTokenizerBase, template: str) -> ToolTurns |
             asked = {"role": "user", "content": _TRIAL_QUESTION}
             chat = turns.messages([asked, calls, *[result] * count])
             try:
-                texts.append(options.render(tokenizer, chat).partition(_TRIAL_QUESTION)[2])
+                text = render_turns(
+                    tokenizer, chat, thinking=True, tools=[TRIAL_TOOL], begins_reply=True
+                )
             except RENDERING_ERRORS:
-                texts.append("")
+                text = ""
+            texts.append(text.partition(_TRIAL_QUESTION)[2])
         once, twice = texts
         if all(part in once for part in (TRIAL_NAME, key, value, _TRIAL_RESULT)):
             return replace(turns, several=twice.count(value) == 2 * once.count(value))
     return None
 
 
-@dataclass(frozen=True)
-class _Options:
-    """What a rendering depends on beside its messages."""
-
-    thinking: bool
-    day: str | None
-    tools: tuple[Mapping[str, Any], ...] = ()
-
-    def render(
-        self,
-        tokenizer: PreTrainedTokenizerBase,
-        messages: Sequence[Message],
-        *,
-        begins_reply: bool = True,
-    ) -> str:
-        """The text of the messages, with what begins a reply."""
-        arguments = template_arguments(tokenizer, thinking=self.thinking, day=self.day)
-        if self.tools:
-            arguments["tools"] = list(self.tools)
-        return render_chat(tokenizer, messages, add_generation_prompt=begins_reply, **arguments)
-
-    def is_rendered(self, tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) -> bool:
-        """Whether the template takes the messages."""
-        try:
-            self.render(tokenizer, messages)
-        except RENDERING_ERRORS:
-            return False
-        return True
-
-
-@lru_cache(maxsize=1024)
+@by_template(1024)
 def _unwritten_turns(
     tokenizer: PreTrainedTokenizerBase,
-    template: str,  # its text, in the cache's key as it may change after the first call
     turns: tuple[tuple[str, int], ...],
     *,
     thinking: bool,
@@ -249,9 +220,10 @@ def _unwritten_turns(
             chat[-1] |= {"tool_calls": [trial_call(name) for name in names]}
     try:
         trial = _with_tool_turns(tokenizer, chat, "")
-        # A template may write in capitals.
-        options = _Options(thinking, day, (TRIAL_TOOL,) * has_tools)
-        found = options.render(tokenizer, trial).lower()
+        tools = [TRIAL_TOOL] * has_tools
+        found = render_turns(
+            tokenizer, trial, thinking=thinking, day=day, tools=tools, begins_reply=True
+        ).lower()  # a template may write in capitals
     except RENDERING_ERRORS:
         return ()  # a template that refuses these texts refuses the chat's own, or reads them
     return tuple(
@@ -294,7 +266,7 @@ def _with_tool_turns(
     """The messages with calls and results as the template takes them."""
     if not any(message.get("tool_calls") for message in messages):
         return messages
-    turns = tool_turns(tokenizer, str(tokenizer.chat_template))
+    turns = tool_turns(tokenizer)
     if turns is None:
         raise MessageError(
             f"{whose} refuses calls of tools and their results, or leaves them out",
@@ -332,7 +304,7 @@ def _answered(waiting: Sequence[Message], given_id: str, name: str | None) -> Me
 
 def _answer(tokenizer: PreTrainedTokenizerBase, text: str) -> str:
     """An assistant's text without its thought, which templates leave out of earlier turns."""
-    answer = split_thought(text, thought_tags(tokenizer, str(tokenizer.chat_template))).answer
+    answer = split_thought(text, thought_tags(tokenizer)).answer
     if answer is None:  # a thought that is never closed is text to a template
         return text
     return answer

@@ -7,9 +7,9 @@ thinking on and off; a thought, to see its tags.
 import json
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import date, datetime
-from functools import lru_cache
 from itertools import takewhile
 from typing import Any
 
@@ -19,7 +19,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from transformers import PreTrainedTokenizerBase
 
 from chatforms.messages import THOUGHT_FIELDS, Message
-from chatforms.rendering import render_chat
+from chatforms.rendering import by_template, render_chat
 from strictgrade.thoughts import (
     ThoughtTags,
     closing_spellings,
@@ -140,13 +140,12 @@ def read_conventions(
 
 def read_thinking(tokenizer: PreTrainedTokenizerBase, day: str | None = None) -> Thinking:
     """Return how the chat template thinks; ``day`` as for ``read_conventions``."""
-    template = _Template(tokenizer, day)
-    tags = _thought_tags(template)
+    template, tags = _Template(tokenizer, day), thought_tags(tokenizer)
     off, on = (open_thought(template.header(thinking=mode), tags) for mode in (False, True))
     differs = template.prompt(thinking=False) != template.prompt(thinking=True)
     return Thinking(
         tags=tags,
-        switches=tuple(_switches(tokenizer, _template_text(tokenizer))),
+        switches=tuple(_switches(tokenizer)),
         # Where the prompt opens a thought all the same, the model thinks.
         can_switch_thinking=differs and not off,
         opened=(off, on),
@@ -173,7 +172,7 @@ def missing_header(tokenizer: PreTrainedTokenizerBase, day: str | None = None) -
     written, found, _ = turn.removeprefix(prompt).partition(_ANSWERS[0])
     if not turn.startswith(prompt) or not found:
         return ""
-    for pair in _thought_tags(template):  # an empty thought is the reply's own
+    for pair in thought_tags(tokenizer):  # an empty thought is the reply's own
         opening, closing = re.escape(pair.opening), re.escape(pair.closing)
         written = re.sub(rf"(?s)(?:{opening}.*?)?{closing}|{opening}", "", written)
     return written.strip()
@@ -185,14 +184,14 @@ def keeps_turns(tokenizer: PreTrainedTokenizerBase, *, thinking: bool) -> bool:
     A model that thinks is taken to write a thought, which templates may drop from earlier turns.
     """
     template = _Template(tokenizer)
-    prompt, tags = template.prompt(thinking=thinking), _thought_tags(template)
+    prompt, tags = template.prompt(thinking=thinking), thought_tags(tokenizer)
     opened, answer = "", _ANSWERS[0]
     if thinking and tags:
         opened = open_thought(_header(prompt), tags)
         begun = "" if opened else f"{tags[0].opening}\n"
         answer = f"{begun}{_THOUGHT}\n{tags[0].closing}\n\n{answer}"
     chat = [_user(0), _assistant(0) | {"content": opened + answer}, _user(1)]
-    later = template.chat(chat, thinking=thinking, add_generation_prompt=True)
+    later = template.chat(chat, thinking=thinking, begins_reply=True)
     return later.startswith(prompt + answer)
 
 
@@ -205,15 +204,34 @@ def template_arguments(
     """
     # Qwen3's name. A template that does not read it ignores it.
     arguments: dict[str, Any] = {"enable_thinking": thinking}
-    for name, values in _switches(tokenizer, _template_text(tokenizer)).items():
+    for name, values in _switches(tokenizer).items():
         if values[thinking] is not None:
             arguments[name] = values[thinking]
     return arguments | _clock_arguments(tokenizer, day)
 
 
+def render_turns(
+    tokenizer: PreTrainedTokenizerBase,
+    messages: Sequence[Message],
+    *,
+    thinking: bool,
+    day: str | None = None,
+    tools: Sequence[Mapping[str, Any]] = (),
+    begins_reply: bool = False,
+) -> str:
+    """Return the text of a chat, with what begins a reply if asked for; nothing is checked.
+
+    Raises what the template raises, which is among RENDERING_ERRORS, and TemplateLimitError.
+    """
+    arguments = template_arguments(tokenizer, thinking=thinking, day=day)
+    if tools:
+        arguments["tools"] = list(tools)
+    return render_chat(tokenizer, messages, add_generation_prompt=begins_reply, **arguments)
+
+
 def reads_clock(tokenizer: PreTrainedTokenizerBase) -> bool:
     """True if the chat template reads the clock."""
-    return _CLOCK in _variables(_template_text(tokenizer))
+    return _CLOCK in _variables(tokenizer)
 
 
 def today() -> str:
@@ -232,11 +250,11 @@ def _template_text(tokenizer: PreTrainedTokenizerBase) -> str:
     return str(tokenizer.get_chat_template())
 
 
-@lru_cache(maxsize=32)
-def _variables(template: str) -> frozenset[str]:
-    """Variables that a chat template reads without setting them."""
+@by_template()
+def _variables(tokenizer: PreTrainedTokenizerBase) -> frozenset[str]:
+    """Variables that the chat template reads without setting them."""
     # A tag of transformers' own, which marks the assistant's text and prints it unchanged.
-    plain = re.sub(r"{%-?\s*(?:end)?generation\s*-?%}", "", template)
+    plain = re.sub(r"{%-?\s*(?:end)?generation\s*-?%}", "", _template_text(tokenizer))
     environment = ImmutableSandboxedEnvironment(extensions=[loopcontrols])
     return frozenset(meta.find_undeclared_variables(environment.parse(plain)))
 
@@ -248,35 +266,29 @@ class _Template:
     tokenizer: PreTrainedTokenizerBase
     day: str | None = None
 
-    def render(self, messages: Sequence[Message], **arguments: Any) -> str:
+    def chat(
+        self, messages: Sequence[Message], *, thinking: bool = True, begins_reply: bool = False
+    ) -> str:
         """The text of a chat; "" where the template refuses it."""
-        try:
-            return render_chat(self.tokenizer, messages, **arguments)
-        except RENDERING_ERRORS:
-            return ""
-
-    def chat(self, messages: Sequence[Message], *, thinking: bool = True, **options: Any) -> str:
-        """The text of a chat without a prompt for a reply."""
-        arguments = template_arguments(self.tokenizer, thinking=thinking, day=self.day)
-        return self.render(messages, **arguments, **options)
+        with suppress(*RENDERING_ERRORS):
+            return render_turns(
+                self.tokenizer, messages, thinking=thinking, day=self.day, begins_reply=begins_reply
+            )
+        return ""
 
     def prompt(self, *, thinking: bool) -> str:
         """The text of a prompt up to the reply."""
-        return self.chat([_user(0)], thinking=thinking, add_generation_prompt=True)
+        return self.chat([_user(0)], thinking=thinking, begins_reply=True)
 
     def header(self, *, thinking: bool) -> str:
         """The text between a user's message and the reply."""
         return _header(self.prompt(thinking=thinking))
 
-    def thought(self) -> tuple[str, str]:
-        """What a turn has between question and thought, and between thought and answer.
+    def thought(self) -> tuple[str, str, str]:
+        """The field of a message for its thought, and what is before and behind the thought.
 
-        Both are "" where the template shows no thought.
+        All are "" where the template shows no thought.
         """
-        return self.thought_field()[1:]
-
-    def thought_field(self) -> tuple[str, str, str]:
-        """The field of a message for its thought, and what is before and behind the thought."""
         for name in THOUGHT_FIELDS:
             turn = self.chat([_user(0), {**_assistant(0), name: _THOUGHT}])
             before, found, after = _header(turn).partition(_THOUGHT)
@@ -298,28 +310,30 @@ def _header(text: str) -> str:
     return text.partition(_QUESTIONS[0])[2]
 
 
-# The template's text is in the cache's key, as it may change after the first call.
-@lru_cache(maxsize=8)
-def _switches(tokenizer: PreTrainedTokenizerBase, text: str) -> Mapping[str, tuple[Any, Any]]:
+@by_template()
+def _switches(tokenizer: PreTrainedTokenizerBase) -> Mapping[str, tuple[Any, Any]]:
     """The variables that switch thinking, with their values for off and on; None leaves it unset.
 
     They are those with a word of ``_SWITCH`` in their name whose values change a prompt.
     """
-    template, found = _Template(tokenizer), {}
-    for name in sorted(_variables(text)):
-        values = _values(template, name) if _SWITCH.search(name) else None
+    found = {}
+    for name in sorted(_variables(tokenizer)):
+        values = _values(tokenizer, name) if _SWITCH.search(name) else None
         if values is not None:
             found[name] = values
     return found
 
 
-def _values(template: _Template, name: str) -> tuple[Any, Any] | None:
+def _values(tokenizer: PreTrainedTokenizerBase, name: str) -> tuple[Any, Any] | None:
     """The values of a variable that switch thinking off and on; None if it is no switch."""
-    clock = _clock_arguments(template.tokenizer, template.day)
+    clock = _clock_arguments(tokenizer, None)
 
     def prompt(value: Any) -> str:
         chosen = {} if value is None else {name: value}
-        return template.render([_user(0)], add_generation_prompt=True, **clock, **chosen)
+        with suppress(*RENDERING_ERRORS):
+            options = {"add_generation_prompt": True, **clock, **chosen}
+            return render_chat(tokenizer, [_user(0)], **options)
+        return ""
 
     plain = prompt(None)
     off, on = prompt(False), prompt(True)
@@ -343,21 +357,11 @@ def _closes_thought(prompt: str, tags: Sequence[ThoughtTags] = ()) -> bool:
     return bool(thought) and answer is not None
 
 
-@lru_cache(maxsize=8)
-def thought_tags(tokenizer: PreTrainedTokenizerBase, template: str) -> tuple[ThoughtTags, ...]:
-    """Tags of a model's thoughts; the template's text is in the cache's key, as it may change."""
-    return _thought_tags(_Template(tokenizer))
-
-
-@lru_cache(maxsize=8)
-def thought_field(tokenizer: PreTrainedTokenizerBase, template: str) -> str:
-    """The field of a message in which the template looks for its thought; "" if it has none."""
-    return _Template(tokenizer).thought_field()[0]
-
-
-def _thought_tags(template: _Template) -> tuple[ThoughtTags, ...]:
+@by_template()
+def thought_tags(tokenizer: PreTrainedTokenizerBase) -> tuple[ThoughtTags, ...]:
     """Tags of thoughts: of a turn with one, of what a prompt opens or closes, of the vocabulary."""
-    before, after = template.thought()
+    template = _Template(tokenizer)
+    _, before, after = template.thought()
     opening, closing = open_thought(before).strip(), after.strip()
     if not opening:  # another spelling: what a turn without a thought does not have
         plain = _header(template.chat([_user(0), _assistant(0)])).partition(_ANSWERS[0])[0]
@@ -377,6 +381,12 @@ def _thought_tags(template: _Template) -> tuple[ThoughtTags, ...]:
             if open_thought(token):
                 found += _tags_of(token, template)
     return tuple(dict.fromkeys(found))
+
+
+@by_template()
+def thought_field(tokenizer: PreTrainedTokenizerBase) -> str:
+    """The field of a message in which the template looks for its thought; "" if it has none."""
+    return _Template(tokenizer).thought()[0]
 
 
 def _vocabulary(template: _Template) -> list[str]:
@@ -474,7 +484,7 @@ def _special_ids(tokenizer: PreTrainedTokenizerBase) -> set[int]:
 def _is_end_token(template: _Template, token: int) -> bool:
     """True for a special token, unless it also ends the thought within a turn."""
     tokenizer = template.tokenizer
-    _, after_thought = template.thought()
+    after_thought = template.thought()[2]
     return token in _special_ids(tokenizer) and token not in _encode(tokenizer, after_thought)
 
 
@@ -497,7 +507,7 @@ def _before_reference(
         return ""
     if is_continued and not open_thought(opened + written, tags):
         return written
-    _, after_thought = template.thought()
+    after_thought = template.thought()[2]
     if after_thought and not open_thought(opened + after_thought, tags):
         return after_thought
     for pair in tags:

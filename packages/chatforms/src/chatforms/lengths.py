@@ -1,10 +1,10 @@
 """Lengths of many texts in tokens: all at once, and a bound that needs no tokens."""
 
 from collections.abc import Sequence
-from functools import lru_cache
 
 from transformers import PreTrainedTokenizerBase
 
+from chatforms.rendering import by_template
 from chatforms.special_tokens import normalized
 
 SLACK = 16
@@ -29,12 +29,11 @@ def most_tokens(tokenizer: PreTrainedTokenizerBase, text: str) -> int:
     if not hasattr(tokenizer, "backend_tokenizer"):
         return token_lengths(tokenizer, [text])[0]
     size = len(normalized(tokenizer, text).encode())
-    return _tokens_a_byte(tokenizer, len(tokenizer)) * size + SLACK
+    return _tokens_a_byte(tokenizer) * size + SLACK
 
 
-# The vocabulary's size is in the cache's key, as it may change after the first call.
-@lru_cache(maxsize=8)
-def _tokens_a_byte(tokenizer: PreTrainedTokenizerBase, size: int) -> int:
+@by_template()
+def _tokens_a_byte(tokenizer: PreTrainedTokenizerBase) -> int:
     # A blank may be added after each added token, which counts for one of the token's bytes.
     added = tokenizer.added_tokens_decoder.values()
     return 2 if any(len(str(token).encode()) < 2 for token in added) else 1

@@ -8,9 +8,10 @@ import operator
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import lru_cache, wraps
 from math import inf
 from threading import local
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from jinja2.compiler import CodeGenerator, Frame, MacroRef
 from jinja2.nodes import CallBlock, For, Macro, Node, Template
@@ -24,6 +25,26 @@ SECONDS = 5.0
 
 _MOST_BITS = 100_000
 """Of a number that a template computes."""
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def by_template(most: int = 8) -> Callable[[F], F]:
+    """Cache what a function finds of a tokenizer, as long as its template and vocabulary stay."""
+
+    def decorate(function: F) -> F:
+        @lru_cache(maxsize=most)
+        def cached(tokenizer: Any, template: str, size: int, *args: Any, **options: Any) -> Any:
+            return function(tokenizer, *args, **options)
+
+        @wraps(function)
+        def called(tokenizer: Any, *args: Any, **options: Any) -> Any:
+            template = str(tokenizer.chat_template)
+            return cached(tokenizer, template, len(tokenizer), *args, **options)
+
+        return cast(F, called)
+
+    return decorate
 
 
 class _Watch(local):

@@ -11,7 +11,6 @@ between two turns. Tokens such as ``<think>`` belong to a turn, are not special,
 
 import re
 from contextlib import suppress
-from functools import lru_cache
 from typing import NamedTuple
 
 from jinja2 import TemplateError
@@ -19,7 +18,7 @@ from tokenizers.normalizers import NFC, NFD, NFKC, NFKD
 from transformers import PreTrainedTokenizerBase
 
 from chatforms.errors import ChatFormError
-from chatforms.rendering import render_chat
+from chatforms.rendering import by_template, render_chat
 from strictgrade.thoughts import is_thought_tag
 
 _MARK = re.compile(r"<\|?[^<>\s]{1,60}>|<<[^<>\s]{1,60}>>|\[/?[A-Z_]{2,40}\]")
@@ -31,7 +30,7 @@ _UNICODE_FORMS = NFC, NFD, NFKC, NFKD
 
 def special_text(tokenizer: PreTrainedTokenizerBase, text: str) -> str | None:
     """First piece of control text in a text, or None."""
-    control = _control(tokenizer, str(tokenizer.chat_template), len(tokenizer)).pattern
+    control = _control(tokenizer).pattern
     found = control.search(text) or control.search(normalized(tokenizer, text))
     if found:
         return found[0]
@@ -50,7 +49,7 @@ def require_no_control(tokenizer: PreTrainedTokenizerBase, text: str) -> None:
 
 def drop_special_text(tokenizer: PreTrainedTokenizerBase, text: str) -> str:
     """Remove control text from a text, also control text that a removal creates."""
-    control = _control(tokenizer, str(tokenizer.chat_template), len(tokenizer))
+    control = _control(tokenizer)
     while True:
         text = control.removed_from(text)
         form = normalized(tokenizer, text)
@@ -85,9 +84,8 @@ class _Control(NamedTuple):
         return "".join(kept) + text[place:]
 
 
-# Template and vocabulary size are in the cache's key, as they may change after the first call.
-@lru_cache(maxsize=8)
-def _control(tokenizer: PreTrainedTokenizerBase, template: str, size: int) -> _Control:
+@by_template()
+def _control(tokenizer: PreTrainedTokenizerBase) -> _Control:
     pieces = _turn_delimiters(tokenizer)
     special = [str(token) for token in tokenizer.added_tokens_decoder.values() if token.special]
     for token in {*special, *tokenizer.all_special_tokens}:
