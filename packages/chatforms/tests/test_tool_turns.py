@@ -27,6 +27,8 @@ def look_up(text: str, count: int = 1) -> str:
 
 
 SCHEMAS = tool_schemas([look_up])
+NESTED: list[Any] = []
+NESTED.append(NESTED)
 
 
 def calls(*arguments: Any, content: str | None = "", **fields: Any) -> dict[str, Any]:
@@ -140,6 +142,8 @@ def test_encode_control_text_in_calls_and_results_is_refused(
         ({"function": {"arguments": {}}}, "has no name"),
         ({"name": "look_up", "arguments": "{"}, "are no JSON"),
         ({"name": "look_up", "arguments": [1]}, "are no object"),
+        ({"name": "look_up", "arguments": "[" * 101 + "]" * 101}, "nest deeper than 100"),
+        ({"name": "look_up", "arguments": {"text": NESTED}}, "nest deeper than 100"),
     ],
 )
 def test_encode_malformed_call_is_an_error(entry: Any, fault: str) -> None:

@@ -132,7 +132,7 @@ class ToolTurns:
     several: bool = True  # it writes more than one call of a turn
 
     def messages(self, messages: Sequence[Message]) -> list[Message]:
-        """Messages with calls and results as the template takes them.
+        """Return messages with calls and results as the template takes them.
 
         Raises MessageError where a call has no name, or arguments that are no JSON object.
         """
@@ -175,7 +175,7 @@ class ToolTurns:
 
 @by_template()
 def tool_turns(tokenizer: PreTrainedTokenizerBase) -> ToolTurns | None:
-    """How a chat template takes calls and results; None if it leaves them out or refuses them."""
+    """Return how a template takes calls and results; None if it omits or refuses them."""
     key, value = next(iter(TRIAL_ARGUMENTS.items()))
     result = {"role": "tool", "content": _TRIAL_RESULT}
     for as_text, needs_ids, alone in product((False, True), repeat=3):
@@ -291,7 +291,7 @@ def _texts(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> I
 
 
 def trial_call(name: str = TRIAL_NAME, arguments: Mapping[str, Any] = TRIAL_ARGUMENTS) -> Message:
-    """A call of a trial chat."""
+    """Return a call of a trial chat."""
     return {"type": "function", "function": {"name": name, "arguments": dict(arguments)}}
 
 

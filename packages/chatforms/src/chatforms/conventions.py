@@ -70,12 +70,12 @@ class Conventions(Thinking):
     date: str | None  # what the template reads from the clock, as YYYY-MM-DD; None if it does not
 
     def table(self) -> dict[str, Any]:
-        """The conventions as JSON stores them."""
+        """Return the conventions as JSON stores them."""
         table: dict[str, Any] = json.loads(json.dumps(asdict(self)))
         return table
 
     def line(self) -> str:
-        """The conventions in one line."""
+        """Return the conventions in one line."""
         turn = self.end_of_turn.strip() or "nothing"
         parts = [f"end of turn {turn}", f"ends by {' '.join(self.end_tokens)}", self._thinking()]
         if self.date:
@@ -96,7 +96,7 @@ class Conventions(Thinking):
         return text
 
     def warnings(self, *, thinking: bool) -> list[str]:
-        """What differs from what is requested: with thinking off, and for the ends of turns."""
+        """Return what differs from what is requested: with thinking off, and in ends of turns."""
         lines = []
         if not thinking and self.opened[False]:
             lines.append(
@@ -161,7 +161,7 @@ def read_thinking(tokenizer: PreTrainedTokenizerBase, day: str | None = None) ->
 
 
 def missing_header(tokenizer: PreTrainedTokenizerBase, day: str | None = None) -> str:
-    """What begins an assistant's turn and is in no prompt, as add_generation_prompt adds nothing.
+    """Return what begins an assistant's turn where add_generation_prompt does not add it.
 
     "" where a prompt is complete, as that of Mistral's template, whose replies have no header.
     """
@@ -179,7 +179,7 @@ def missing_header(tokenizer: PreTrainedTokenizerBase, day: str | None = None) -
 
 
 def keeps_turns(tokenizer: PreTrainedTokenizerBase, *, thinking: bool) -> bool:
-    """Whether the prompt of a later turn begins with an earlier prompt and what followed it.
+    """Return whether a later turn's prompt begins with an earlier one and what followed it.
 
     A model that thinks is taken to write a thought, which templates may drop from earlier turns.
     """
@@ -198,7 +198,7 @@ def keeps_turns(tokenizer: PreTrainedTokenizerBase, *, thinking: bool) -> bool:
 def template_arguments(
     tokenizer: PreTrainedTokenizerBase, *, thinking: bool, day: str | None = None
 ) -> dict[str, Any]:
-    """Variables of the chat template: its switches of thinking, and its clock.
+    """Return variables of the chat template: its switches of thinking, and its clock.
 
     ``day`` is the date that the clock shows, as YYYY-MM-DD; None is today.
     """
@@ -230,12 +230,12 @@ def render_turns(
 
 
 def reads_clock(tokenizer: PreTrainedTokenizerBase) -> bool:
-    """True if the chat template reads the clock."""
+    """Return whether the chat template reads the clock."""
     return _CLOCK in _variables(tokenizer)
 
 
 def today() -> str:
-    """The current date as YYYY-MM-DD."""
+    """Return the current date as YYYY-MM-DD."""
     return date.today().isoformat()
 
 
@@ -359,7 +359,7 @@ def _closes_thought(prompt: str, tags: Sequence[ThoughtTags] = ()) -> bool:
 
 @by_template()
 def thought_tags(tokenizer: PreTrainedTokenizerBase) -> tuple[ThoughtTags, ...]:
-    """Tags of thoughts: of a turn with one, of what a prompt opens or closes, of the vocabulary."""
+    """Return tags of thoughts: of a turn, of what a prompt opens or closes, of the vocabulary."""
     template = _Template(tokenizer)
     _, before, after = template.thought()
     opening, closing = open_thought(before).strip(), after.strip()
@@ -385,7 +385,7 @@ def thought_tags(tokenizer: PreTrainedTokenizerBase) -> tuple[ThoughtTags, ...]:
 
 @by_template()
 def thought_field(tokenizer: PreTrainedTokenizerBase) -> str:
-    """The field of a message in which the template looks for its thought; "" if it has none."""
+    """Return the field of a message in which the template looks for its thought, or ""."""
     return _Template(tokenizer).thought()[0]
 
 
@@ -467,7 +467,7 @@ def _after_turns(template: _Template, declared_ends: set[int]) -> tuple[str, str
 
 
 def common_length(first: Sequence[object], second: Sequence[object]) -> int:
-    """Number of elements with which both sequences begin."""
+    """Return the number of elements with which both sequences begin."""
     pairs = zip(first, second, strict=False)
     return len([*takewhile(lambda pair: pair[0] == pair[1], pairs)])
 

@@ -61,7 +61,7 @@ _watch = _Watch()
 def render_chat(
     tokenizer: PreTrainedTokenizerBase, messages: Sequence[Mapping[str, Any]], **options: Any
 ) -> str:
-    """The text of a chat by the tokenizer's chat template, with ``apply_chat_template``'s options.
+    """Return the text of a chat by the chat template, with ``apply_chat_template``'s options.
 
     Raises TemplateLimitError, and what the template raises.
     """

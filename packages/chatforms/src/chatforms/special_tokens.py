@@ -29,7 +29,7 @@ _UNICODE_FORMS = NFC, NFD, NFKC, NFKD
 
 
 def special_text(tokenizer: PreTrainedTokenizerBase, text: str) -> str | None:
-    """First piece of control text in a text, or None."""
+    """Return the first piece of control text in a text, or None."""
     control = _control(tokenizer).pattern
     found = control.search(text) or control.search(normalized(tokenizer, text))
     if found:
@@ -48,7 +48,7 @@ def require_no_control(tokenizer: PreTrainedTokenizerBase, text: str) -> None:
 
 
 def drop_special_text(tokenizer: PreTrainedTokenizerBase, text: str) -> str:
-    """Remove control text from a text, also control text that a removal creates."""
+    """Return a text without control text, also without what a removal creates."""
     control = _control(tokenizer)
     while True:
         text = control.removed_from(text)
@@ -102,7 +102,7 @@ def _control(tokenizer: PreTrainedTokenizerBase) -> _Control:
 
 
 def normalized(tokenizer: PreTrainedTokenizerBase, text: str) -> str:
-    """What the tokenizer's normalizer makes of a text; the text itself where there is none."""
+    """Return what the tokenizer's normalizer makes of a text; the text itself without one."""
     # Some tokenizers look for special tokens in what they normalised: <END> may be <end> to them.
     backend = getattr(tokenizer, "backend_tokenizer", None)
     normalizer = getattr(backend, "normalizer", None)

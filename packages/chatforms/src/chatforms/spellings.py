@@ -63,7 +63,7 @@ class Literals:
         self._is_python = quote == "'"
 
     def value(self, depth: int = 0) -> Any:
-        """The value at this place, which is then behind it."""
+        """Return the value at this place, which is then behind it."""
         if depth > MAX_DEPTH:
             raise UnreadCall(f"its lists and objects nest deeper than {MAX_DEPTH}")
         self.skip_space()
@@ -77,7 +77,7 @@ class Literals:
         return self._atom()
 
     def members(self, closing: str, equals: str, depth: int = 1) -> dict[str, Any]:
-        """Names and values up to the closing bracket."""
+        """Return names and values up to the closing bracket."""
         found: dict[str, Any] = {}
         while not self.take(closing):
             key = self._key(is_bare=bool(self._quote) or equals != ":")
@@ -89,7 +89,7 @@ class Literals:
         return found
 
     def take(self, piece: str) -> bool:
-        """Whether a piece is next, which is then passed."""
+        """Return whether a piece is next, which is then passed."""
         self.skip_space()
         is_next = self.text.startswith(piece, self.place)
         self.place += len(piece) * is_next
@@ -106,7 +106,7 @@ class Literals:
             self.place += 1
 
     def fault(self, why: str) -> UnreadCall:
-        """The error for this place."""
+        """Return the error for this place."""
         if not self.text[self.place :].strip():
             return UnreadCall(CUT_OFF)
         return UnreadCall(f"{why} before {self.text[self.place : self.place + 20]!r}")
@@ -197,7 +197,7 @@ class ObjectSpelling:
     inner_key: str = ""
 
     def read(self, text: str, place: int, typed: Typed) -> tuple[ToolCall, int]:
-        """The call at a place, and where it ends. Raises UnreadCall."""
+        """Return the call at a place, and where it ends. Raises UnreadCall."""
         reader = Literals(text, place)
         reader.require("{")
         outer = reader.members("}", ":")
@@ -223,7 +223,7 @@ class NamedSpelling:
     middle: str
 
     def read(self, text: str, place: int, typed: Typed) -> tuple[ToolCall, int]:
-        """The call at a place, and where it ends. Raises UnreadCall."""
+        """Return the call at a place, and where it ends. Raises UnreadCall."""
         name, place = _name(text, place)
         pattern = flexible(self.middle).replace(_ANY_TEXT, f"({_ANY_TEXT})")
         middle = re.compile(rf"\s*{pattern}\s*").match(text, place)
@@ -251,7 +251,7 @@ class LiteralSpelling:
     quote: str
 
     def read(self, text: str, place: int, typed: Typed) -> tuple[ToolCall, int]:
-        """The call at a place, and where it ends. Raises UnreadCall."""
+        """Return the call at a place, and where it ends. Raises UnreadCall."""
         name, place = _name(text, place)
         reader = Literals(text, place, self.quote)
         reader.require(self.opening)
@@ -269,7 +269,7 @@ class TagSpelling:
     tail: str  # behind all arguments
 
     def read(self, text: str, place: int, typed: Typed) -> tuple[ToolCall, int]:
-        """The call at a place, and where it ends. Raises UnreadCall."""
+        """Return the call at a place, and where it ends. Raises UnreadCall."""
         name, place = _name(text, place)
         arguments: dict[str, Any] = {}
         place = self._head.match(text, place).end()  # type: ignore[union-attr]  # may be empty
@@ -347,6 +347,6 @@ def _whole_object(text: Any) -> dict[str, Any]:
 
 
 def flexible(mark: str) -> str:
-    """A pattern of a mark with any white space, and any text without one for ``ANY``."""
+    """Return a pattern of a mark with any white space, and any text without one for ANY."""
     spaced = r"\s*".join(map(re.escape, mark.split()))
     return spaced.replace(re.escape(ANY), _ANY_TEXT)

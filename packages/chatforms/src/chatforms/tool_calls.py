@@ -51,7 +51,7 @@ class Reply:
     thought_field: str = field(default="", repr=False)
 
     def message(self) -> Message:
-        """The assistant's message for the chat template."""
+        """Return the assistant's message for the chat template."""
         message: Message = {"role": "assistant", "content": self.content}
         if self.thought is not None and self.thought_field:
             message[self.thought_field] = self.thought
@@ -106,14 +106,14 @@ def read_reply(
 
 
 def tool_message(style: CallStyle, call: ToolCall, result: str) -> Message:
-    """The turn with the result of a call. Special tokens in the result are dropped."""
+    """Return the turn with the result of a call, without special tokens in it."""
     known = {"tool_call_id": call.call_id} if call.call_id else {}
     text = result.encode("utf-8", "replace").decode()
     return {"role": "tool", "name": call.name, "content": _plain(style, text), **known}
 
 
 def answer_calls(style: CallStyle, reply: Reply, results: Sequence[str]) -> list[Message]:
-    """The turns that answer a reply: a result of each call, and its faults.
+    """Return the turns that answer a reply: a result of each call, and its faults.
 
     Faults are told behind the last result, or in a turn of the user where no call was read, as
     templates take results behind calls alone. [] for a reply without both.
