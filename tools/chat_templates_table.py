@@ -15,12 +15,14 @@ from pathlib import Path
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from transformers.utils import logging
 
+from chatforms.call_styles import CallStyle, call_style
+from chatforms.conventions import RENDERING_ERRORS, read_thinking, template_arguments
+from chatforms.errors import ChatFormError
+from chatforms.messages import Message
+from chatforms.spellings import ToolCall
+from chatforms.tool_calls import Reply, read_reply
+from chatforms.tool_schemas import tool_schemas
 from paint.core.demo_files import MODEL
-from paint.models.call_styles import CallStyle, ToolCall, call_style
-from paint.models.chat_template import PolicyError
-from paint.models.conventions import RENDERING_ERRORS, Message, read_thinking, template_arguments
-from paint.models.tool_calls import Reply, read_reply
-from paint.models.tool_schemas import tool_schemas
 
 PAGE = Path(__file__).parents[1] / "docs" / "how-to" / "turns-and-tools.md"
 BEGIN, END = "<!-- table: tools/chat_templates_table.py -->", "<!-- end of the table -->"
@@ -52,10 +54,10 @@ def row(tokenizer: PreTrainedTokenizerBase) -> list[str]:
     """The cells of a template: a call, whether calls are read back, history."""
     try:
         style = call_style(tokenizer)
-    except PolicyError as error:
+    except ChatFormError as error:
         has_tools = "no calls of tools" not in str(error)
         return ["of unknown spelling" if has_tools else "", "", history(tokenizer, None)]
-    names = {"paint_tool_1": "add", "paintkey": "k", "paintvalue": "v", "\0": "ID", "|": "\\|"}
+    names = {"trial_tool_1": "add", "trialkey": "k", "trialvalue": "v", "\0": "ID", "|": "\\|"}
     example = " ".join(style.example.split())
     for name, short in names.items():
         example = example.replace(name, short)

@@ -41,6 +41,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
+from chatforms.tool_schemas import tool_schemas
 from demo_problems import (
     LENGTHS,
     MODULUS,
@@ -62,7 +63,6 @@ from demo_problems import (
     written,
 )
 from paint.core import storage
-from paint.models.tool_schemas import tool_schemas
 from paint.objective.masking import MARKER, mask_solution
 from paint.objective.messages import rationale_messages, student_messages, teacher_messages
 

@@ -10,8 +10,8 @@ from torch import Tensor
 from trl.experimental.sdft import SDFTConfig, SDFTTrainer
 from trl.trainer.utils import pad
 
+from chatforms.chat_template import encode
 from paint.config.schema import ClipMode, Config
-from paint.models.chat_template import encode
 from paint.objective.fused import fused_paint_loss
 from paint.objective.masking import anchors, mask_ratio, mask_solution, overlap
 from paint.objective.messages import student_messages, teacher_messages

@@ -24,13 +24,13 @@ from qwen.run import (
     write_rows,
 )
 
+from chatforms.call_styles import call_style
+from chatforms.tool_calls import read_reply
 from paint.config.schema import DataConfig
 from paint.core.display import Display
 from paint.core.storage import read_jsonl
 from paint.data.problems import read_problems
 from paint.lab.runner import ExperimentRun
-from paint.models.call_styles import call_style
-from paint.models.tool_calls import read_reply
 from tool_templates import tokenizer_with
 
 SOLUTION = "She sold 48/2 = 24 clips.\n48+24 = 72 in all.\nThe answer is \\boxed{72}."

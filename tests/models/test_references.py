@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from chat_templates import tokenizer_of
+from chatforms.conventions import read_thinking
 from paint.core.display import Display
 from paint.data.problems import DataError, Problem, ValidRows
 from paint.lab.validate import THOUGHTS, check_file
-from paint.models.chat_template import PromptError
-from paint.models.conventions import read_thinking
+from paint.models.model_errors import PromptError
 from paint.models.policy import Policy
 from paint.models.references import LEFT_OUT, OPENED, TEXT, Reference, fit_reference
 from paint.resolve.check import check_config

@@ -14,13 +14,14 @@ import pytest
 from transformers import Qwen3ForCausalLM
 
 import pretrain_demo
+from chatforms.call_styles import call_style
+from chatforms.spellings import ToolCall
+from chatforms.tool_calls import read_reply
 from demo_problems import NEW_RULES, RULES, VALUES, apply, random_chains
 from demo_problems import visible_rules as rules_in
 from demo_problems import visible_steps as steps_in
 from paint.core.demo_files import MODEL
-from paint.models.call_styles import ToolCall, call_style
 from paint.models.policy import Policy
-from paint.models.tool_calls import read_reply
 from paint.objective.masking import MARKER
 from pretrain_demo import (
     LAST,

@@ -43,7 +43,7 @@ def day(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def set_day(text: str) -> None:
         calendar = SimpleNamespace(today=lambda: date.fromisoformat(text))
-        monkeypatch.setattr("paint.models.conventions.date", calendar)
+        monkeypatch.setattr("chatforms.conventions.date", calendar)
 
     return set_day
 

@@ -34,7 +34,7 @@ from paint.inference.engine import (
 )
 from paint.inference.local import LocalEngine
 from paint.inference.rollouts import rollout_of, transcript_of
-from paint.models.chat_template import PromptError
+from paint.models.model_errors import PromptError
 from paint.models.policy import Policy, load_policy, tools_of_row
 from paint.models.rows import joined_rows
 from paint.models.teacher import open_teacher

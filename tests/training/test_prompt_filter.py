@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from chatforms.lengths import token_lengths
 from paint.algorithms.variants.reason_first import ReasonFirst
 from paint.config.recipe import from_table, to_table
 from paint.config.schema import Config, ContextConfig
@@ -15,7 +16,6 @@ from paint.data.contexts import Contexts
 from paint.data.problems import DataError, Problem, read_problems
 from paint.grading.contract import Grade
 from paint.inference.local import LocalEngine
-from paint.models import lengths
 from paint.models.policy import load_policy
 from paint.objective.masking import MARKER
 from paint.resolve.check import check_config
@@ -103,7 +103,7 @@ def test_prompt_filter_tokenises_the_rows_that_may_be_over_the_limit_and_no_othe
 
     def counted(tokenizer: Any, texts: Sequence[str]) -> list[int]:
         tokenised.extend(texts)
-        return lengths.token_lengths(tokenizer, texts)
+        return token_lengths(tokenizer, texts)
 
     def length(problem: Problem) -> int:
         prompt = len(policy.student_prompt(problem))

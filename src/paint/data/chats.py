@@ -13,10 +13,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeGuard
 
+from chatforms.messages import THOUGHT_FIELDS
 from paint.data.readers import BadRow, Number, is_text, kind_of, shorten
-
-THOUGHT_FIELDS = "reasoning_content", "reasoning", "thinking"
-"""Fields of messages in which chat templates look for a thought."""
 
 MARKS = ("weight", "loss", "train", "training", "trainable")
 """Keys by which other trainers say whether a turn is learned: 0 or 1, true or false."""

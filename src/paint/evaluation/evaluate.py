@@ -54,7 +54,7 @@ from paint.grading.contract import Grader
 from paint.grading.graders import open_grader
 from paint.inference.engine import sampling_from
 from paint.inference.machine import find_machine
-from paint.models.chat_template import PromptError
+from paint.models.model_errors import PromptError
 from paint.models.policy import Policy
 from paint.models.weights import ADAPTER_KINDS, own_dtype, read_adapter_shape, trained_in
 from paint.resolve.check import resolve_evaluation
@@ -132,7 +132,7 @@ def evaluate(
             prompts=policies[0].prompts,
             conversation=evaluation.conversation,
         )
-    display.note(policy.conventions.line())
+    display.note(policy.summary)
     warnings = [*policy.conventions.warnings(thinking=evaluation.thinking), policy.call_warning]
     for benchmark in benchmarks:
         named = grading_of(benchmark, evaluation.grading).grader

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from chatforms.conventions import reads_clock, today
 from paint.config import schema as cfg
 from paint.config.recipe import to_table
 from paint.config.run_folder import require_checkpoint
@@ -31,10 +32,9 @@ from paint.inference.conversations import Conversations, complete, open_conversa
 from paint.inference.engine import Completion, Engine, Sampling, derive_seed
 from paint.inference.factory import EngineSetup, open_engine
 from paint.inference.rollouts import Rollout, transcript_of
-from paint.models.conventions import reads_clock, today
+from paint.models.model_errors import REASON, special_text_finder
 from paint.models.policy import Policy, PolicyError, load_policy, load_tokenizer
 from paint.models.prompts import student_chat
-from paint.models.special_tokens import REASON, special_text_finder
 from paint.models.weights import (
     ADAPTER,
     ADAPTER_KINDS,

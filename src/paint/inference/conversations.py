@@ -12,6 +12,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+from chatforms.special_tokens import drop_special_text
+from chatforms.tool_calls import Reply, answer_calls, read_reply
+from chatforms.tool_schemas import Schema, check_call, fit_arguments, tool_schemas
 from paint.config.schema import ConversationConfig
 from paint.core.distributed import all_gather_objects
 from paint.core.user_code import describe_error
@@ -35,11 +38,9 @@ from paint.inference.engine import (
     Turn,
     derive_seed,
 )
+from paint.models.model_errors import chat_errors
 from paint.models.policy import Policy
 from paint.models.prompts import student_chat
-from paint.models.special_tokens import drop_special_text
-from paint.models.tool_calls import Reply, answer_calls, read_reply
-from paint.models.tool_schemas import Schema, check_call, fit_arguments, tool_schemas
 from paint.resolve.structure import position_limit
 
 CountTokens = Callable[[Problem, Sequence[ChatMessage]], int]
@@ -105,7 +106,8 @@ def with_tools(policy: Policy, settings: ConversationConfig) -> Policy:
     Raises ConfigError for tools that cannot be described, and PolicyError for a chat template
     without them.
     """
-    schemas = tool_schemas(tools_of(settings))
+    with chat_errors():
+        schemas = tool_schemas(tools_of(settings))
     if not schemas:
         return policy
     policy = replace(policy, tools=tuple(schemas))

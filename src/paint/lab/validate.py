@@ -1,7 +1,7 @@
 """Validation of a training file before a run (`paint data validate`).
 
 The complete file is read and every bad row is counted, whatever `data.on_bad_row` is. Checks and
-prompts are the same as in a run (paint.data.problems, paint.models.chat_template). Nothing is
+prompts are the same as in a run (paint.data.problems, chatforms.chat_template). Nothing is
 written.
 """
 
@@ -19,6 +19,9 @@ from rich.console import Console
 from rich.table import Table
 from transformers import PreTrainedTokenizerBase
 
+from chatforms.conventions import read_thinking
+from chatforms.lengths import most_tokens, token_lengths
+from chatforms.tool_schemas import tool_schemas
 from paint.config.schema import Config
 from paint.core.demo_files import problems_path
 from paint.core.display import Display, differing_lines
@@ -35,22 +38,14 @@ from paint.environments.episodes import tools_of
 from paint.evaluation.generate import other_form
 from paint.grading.contract import Item
 from paint.grading.graders import find_grader, open_grader
-from paint.models.chat_template import PromptError
-from paint.models.conventions import read_thinking, today
-from paint.models.lengths import (
-    chunks,
-    most_tokens,
-    spaced,
-    token_lengths,
-)
+from paint.models.lengths import chunks, spaced
+from paint.models.model_errors import REASON, PromptError, chat_errors, special_text_finder
 from paint.models.policy import load_tokenizer
 from paint.models.prompts import (
     describe_replaced,
     replaced_system_turns,
 )
 from paint.models.references import Reference, describe_changes, fit_reference
-from paint.models.special_tokens import REASON, special_text_finder
-from paint.models.tool_schemas import tool_schemas
 from paint.objective.masking import anchors
 from paint.resolve.check import Resolved
 from paint.training.longest_rows import LONGEST, longest_views
@@ -261,7 +256,9 @@ def _check_prompts(
     A row whose turns the chat template does not take is bad.
     """
     contexts = Contexts(config.context, problems)
-    views_of = partial(longest_views, tools=tool_schemas(tools_of(config.conversation)))
+    with chat_errors():
+        tools = tool_schemas(tools_of(config.conversation))
+    views_of = partial(longest_views, tools=tools)
     good: list[Problem] = []
     sizes: list[tuple[int, ...]] = []  # bytes of the problem, the solution and the teacher prompt
     with display.counting("prompts measured", len(problems)) as counter:
@@ -319,7 +316,9 @@ def _measure_lengths(
     display: Display,
 ) -> None:
     rows = range(len(problems))
-    views_of = partial(longest_views, tools=tool_schemas(tools_of(config.conversation)))
+    with chat_errors():
+        tools = tool_schemas(tools_of(config.conversation))
+    views_of = partial(longest_views, tools=tools)
     places, longest = spaced(rows), set[int]()
     check.measured = len(places)
     if check.measured < len(rows):
@@ -354,7 +353,9 @@ def _check_thoughts(
     check: FileCheck,
 ) -> list[Problem]:
     """Note what SFT makes of the thoughts of solutions, and return the rows that the run takes."""
-    known, thinking = read_thinking(tokenizer, today()), run.config.model.student_thinking
+    with chat_errors():
+        known = read_thinking(tokenizer)
+    thinking = run.config.model.student_thinking
     references: list[Reference] = []
     refused: RowMessages = []
     for problem in problems:

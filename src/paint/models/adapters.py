@@ -19,8 +19,8 @@ from transformers import PreTrainedModel
 
 from paint.config import schema as cfg
 from paint.core.errors import wrap_errors
-from paint.models.chat_template import PolicyError
 from paint.models.layers import MemoryEfficientLoraLinear
+from paint.models.model_errors import PolicyError
 from paint.models.targets import find_targets, require_adapters
 
 NAME = "default"

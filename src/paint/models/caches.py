@@ -16,8 +16,8 @@ from torch import Tensor
 from transformers import Cache, DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
+from chatforms.conventions import common_length
 from paint.core.device import to_device
-from paint.models.conventions import common_length
 
 LEAST = 64
 """Tokens of a beginning below which one more pass is not worth it (assumed)."""

@@ -34,6 +34,19 @@ from transformers import (
 )
 from transformers.utils.logging import disable_progress_bar
 
+from chatforms.call_styles import CallStyle, call_style
+from chatforms.chat_template import encode, render_prompt
+from chatforms.conventions import (
+    Conventions,
+    common_length,
+    missing_header,
+    read_conventions,
+    template_arguments,
+)
+from chatforms.messages import THOUGHT_FIELDS
+from chatforms.rendering import render_chat
+from chatforms.special_tokens import drop_special_text, require_no_control
+from chatforms.tool_schemas import Schema, name_of_schema
 from paint.config import schema as cfg
 from paint.config.recipe import require_bitsandbytes
 from paint.core.demo_files import model_path
@@ -43,35 +56,23 @@ from paint.core.hub import require_model
 from paint.core.model_folder import ADAPTER
 from paint.core.nesting import parse_json
 from paint.core.storage import verify_export
-from paint.data.chats import THOUGHT_FIELDS, is_chat, json_value
+from paint.data.chats import is_chat, json_value
 from paint.data.problems import Problem
 from paint.models import prompts as views
 from paint.models.adapters import add_adapter
 from paint.models.caches import Beginning
-from paint.models.call_styles import CallStyle, call_style
-from paint.models.chat_template import PolicyError as PolicyError
-from paint.models.chat_template import PromptError, encode, render_prompt, require_no_control
-from paint.models.conventions import (
-    Conventions,
-    common_length,
-    missing_header,
-    read_conventions,
-    template_arguments,
-    today,
-)
 from paint.models.joint_layers import JointLayers, share_inputs
 from paint.models.layers import checkpoint_layers, fuse_norms
 from paint.models.liger import use_liger
+from paint.models.model_errors import PolicyError as PolicyError
+from paint.models.model_errors import PromptError, chat_errors
 from paint.models.references import Reference, fit_reference
-from paint.models.rendering import render_chat
 from paint.models.rows import joined_rows
 from paint.models.sharding import digest_of_weights, is_sharded, ranks_here, shard
-from paint.models.special_tokens import drop_special_text
 from paint.models.targets import describe_adapters
-from paint.models.tool_schemas import Schema, name_of_schema
 from paint.objective.messages import student_messages
 from paint.resolve.plan import Machine, dtype_on
-from paint.resolve.structure import rope_range
+from paint.resolve.structure import dropout_rates, linear_layers, rope_range
 
 HEADER_TOKENS = 64
 """Tokens at the end of a prompt in which the chat template may open a thought."""
@@ -105,7 +106,8 @@ class Policy:
     @cached_property
     def call_style(self) -> CallStyle:
         """How the chat template spells a call of a tool."""
-        return call_style(self.tokenizer)
+        with chat_errors():
+            return call_style(self.tokenizer)
 
     @property
     def call_warning(self) -> str:
@@ -131,14 +133,27 @@ class Policy:
     @cached_property
     def conventions(self) -> Conventions:
         """What its template, tokenizer and generation settings say of turns and thoughts."""
-        with _template(self.tokenizer.name_or_path):
+        with _template(self.tokenizer.name_or_path), chat_errors():
             ends = _declared_ends(self.model, self.tokenizer)
-            return read_conventions(self.base, self.tokenizer, ends, self.day or today())
+            return read_conventions(self.tokenizer, ends, self.day or None)
+
+    @property
+    def summary(self) -> str:
+        """Its conventions, linear layers, dropout and range of rope, in one line."""
+        base = self.base
+        parts = [self.conventions.line(), f"linear layers {' '.join(linear_layers(base))}"]
+        rates = [f"{name} {rate:g}" for name, rate in dropout_rates(base).items()]
+        if rates:
+            parts.append(f"dropout {', '.join(rates)}")
+        positions = rope_range(base.config)
+        if positions:
+            parts.append(f"one rope up to {positions:,} positions")
+        return f"model: {', '.join(parts)}"
 
     @property
     def notes(self) -> list[str]:
-        """What a run prints of it: conventions, adapters and kernels."""
-        notes = [self.conventions.line()]
+        """What a run prints of it: conventions and structure, adapters and kernels."""
+        notes = [self.summary]
         if self.tuning == "lora":
             notes.append(describe_adapters(self.base))
         if self.kernels:
@@ -228,16 +243,15 @@ class Policy:
         system_setting: str = "",
         then: Sequence[Mapping[str, Any]] = (),
     ) -> list[int]:
-        return encode(
-            self.tokenizer,
-            [*messages, *map(dict, then)],
-            tools=self.tools_for(problem),
-            thinking=thinking,
-            day=self.conventions.date,
-            place=f"problem {problem.name}" if problem.id else "",
-            system_setting=system_setting,
-            said=len(then),
-        )
+        with chat_errors(_place(problem), system_setting):
+            return encode(
+                self.tokenizer,
+                [*messages, *map(dict, then)],
+                tools=self.tools_for(problem),
+                thinking=thinking,
+                day=self.conventions.date,
+                said=len(then),
+            )
 
     def teacher_prompt(
         self,
@@ -289,20 +303,15 @@ class Policy:
 
         Their token ids are those of ``student_prompt`` and ``teacher_prompt``.
         """
-        place = f"problem {problem.name}" if problem.id else ""
-        render = partial(
-            render_prompt,
-            self.tokenizer,
-            tools=self.tools_for(problem),
-            day=self.conventions.date,
-            place=place,
-        )
+        place, tools, day = _place(problem), self.tools_for(problem), self.conventions.date
+        render = partial(render_prompt, self.tokenizer, tools=tools, day=day)
         chat = views.student_chat(self.prompts, problem)
-        texts = [render(chat, thinking=self.student_thinking)]
-        setting = views.system_setting(self.prompts)
+        with chat_errors(place):
+            texts = [render(chat, thinking=self.student_thinking)]
         for context in contexts:
             chat = views.teacher_chat(self.prompts, problem, context, complete=complete)
-            texts.append(render(chat, thinking=self.teacher_thinking, system_setting=setting))
+            with chat_errors(place, views.system_setting(self.prompts)):
+                texts.append(render(chat, thinking=self.teacher_thinking))
         return texts
 
     def template_difference(self) -> tuple[str, str]:
@@ -342,7 +351,8 @@ class Policy:
 
     def solution_ids(self, solution: str) -> list[int]:
         """Token ids of a text as a completion, ended as the chat template ends a turn."""
-        require_no_control(self.tokenizer, solution)
+        with chat_errors():
+            require_no_control(self.tokenizer, solution)
         ids = self.tokenizer.encode(solution, add_special_tokens=False)
         return [*ids, *self._ending]
 
@@ -387,16 +397,16 @@ class Policy:
         """
         prompt = self.student_prompt(problem, then=before)
         chat = [*views.student_chat(self.prompts, problem), *map(dict, before), dict(message)]
-        written = render_prompt(
-            self.tokenizer,
-            chat,
-            tools=self.tools_for(problem),
-            thinking=self.student_thinking,
-            day=self.conventions.date,
-            place=f"problem {problem.name}",
-            said=len(before) + 1,
-            is_reply=True,
-        )
+        with chat_errors(f"problem {problem.name}"):
+            written = render_prompt(
+                self.tokenizer,
+                chat,
+                tools=self.tools_for(problem),
+                thinking=self.student_thinking,
+                day=self.conventions.date,
+                said=len(before) + 1,
+                is_reply=True,
+            )
         begun, end = self.decode(prompt, special=True), self.conventions.end_of_turn.strip()
         # A prompt without thinking may end in an empty thought, which written turns do not have.
         heads = [
@@ -536,6 +546,11 @@ def _near_rows(rows: Tensor, place: int) -> int:
     row = rows[place].float()
     near = [(part.float() - row).norm(dim=1) <= NEAR * row.norm() for part in rows.split(4096)]
     return int(torch.cat(near).sum()) - 1
+
+
+def _place(problem: Problem) -> str:
+    """The problem's name for messages; "" for a text that is none of a file."""
+    return f"problem {problem.name}" if problem.id else ""
 
 
 def _problem_of(problem: Problem | str) -> Problem:
@@ -717,7 +732,7 @@ def load_tokenizer(path: str) -> PreTrainedTokenizerBase:
 
     problem = "What is 1 + 1?"
     for thinking in (False, True):
-        with _template(path):
+        with _template(path), chat_errors():
             prompt = render_chat(
                 tokenizer,
                 student_messages(problem),
@@ -726,7 +741,7 @@ def load_tokenizer(path: str) -> PreTrainedTokenizerBase:
             )
             if problem not in prompt:
                 raise ValueError(f"omits the user's message, and yields {format_short(prompt)}")
-            header = missing_header(tokenizer, today())
+            header = missing_header(tokenizer)
             if header:
                 raise ValueError(
                     f"has no generation prompt: an assistant's turn begins by {header!r}, which "

@@ -14,12 +14,13 @@ from typing import Any
 from jinja2 import StrictUndefined, Template
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from chatforms.rendering import limited
 from paint.config.schema import PromptsConfig
 from paint.core.errors import format_short, wrap_errors
 from paint.data.chats import is_chat, read_chat
 from paint.data.problems import Problem
 from paint.data.readers import DataError, kind_of, shorten
-from paint.models.rendering import limited
+from paint.models.model_errors import chat_errors
 from paint.objective import messages as paper
 
 REFERENCE = "=== Reference Begin ===\n{{ context }}\n=== Reference End ===\n\n"
@@ -174,7 +175,7 @@ def _render(setting: str, template: str, problem: Problem, names: Mapping[str, A
         if template in fields:
             text = _require_text(fields[template])
         else:
-            with limited(place):
+            with chat_errors(), limited(place):
                 text = _compile(template).render(known)
     return [*_messages(problem.turns[:-1]), _user(text)]
 

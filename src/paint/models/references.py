@@ -13,8 +13,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from paint.models.chat_template import PromptError
-from paint.models.conventions import Thinking
+from chatforms.conventions import Thinking
+from paint.models.model_errors import PromptError
 from strictgrade.thoughts import ThoughtTags, split_thought, unopened_tags
 
 LEFT_OUT, OPENED, TEXT = "left out", "opened", "text"

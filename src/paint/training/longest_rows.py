@@ -9,18 +9,20 @@ from functools import partial
 
 from transformers import PreTrainedTokenizerBase
 
+from chatforms.chat_template import render_prompt
+from chatforms.conventions import keeps_turns
+from chatforms.lengths import SLACK, token_lengths
+from chatforms.tool_schemas import Schema, tool_schemas
 from paint.config.context_sources import context_source
 from paint.config.schema import Config
 from paint.data.chats import is_learned
 from paint.data.contexts import Contexts
 from paint.data.problems import Problem
 from paint.environments.episodes import tools_of
-from paint.models.chat_template import render_prompt
-from paint.models.conventions import keeps_turns
-from paint.models.lengths import SAMPLED, SLACK, chunks, token_lengths
+from paint.models.lengths import SAMPLED, chunks
+from paint.models.model_errors import chat_errors
 from paint.models.policy import tools_of_row
 from paint.models.prompts import student_chat, system_setting, teacher_chat
-from paint.models.tool_schemas import Schema, tool_schemas
 from paint.resolve.check import Resolved
 from paint.resolve.plan import LongestRows
 
@@ -47,11 +49,12 @@ def longest_views(
         teacher = teacher_chat(options, problem, context, complete=complete)
         setting = system_setting(options)
     model, place = config.model, f"problem {problem.name}"
-    render = partial(render_prompt, tokenizer, tools=tools_of_row(problem, tools), place=place)
-    return {
-        "student": render(student, thinking=model.student_thinking),
-        "teacher": render(teacher, thinking=model.teacher_thinking, system_setting=setting),
-    }
+    render = partial(render_prompt, tokenizer, tools=tools_of_row(problem, tools))
+    with chat_errors(place):
+        views = {"student": render(student, thinking=model.student_thinking)}
+    with chat_errors(place, setting):
+        views["teacher"] = render(teacher, thinking=model.teacher_thinking)
+    return views
 
 
 def measure_longest(
@@ -65,7 +68,12 @@ def measure_longest(
     contexts, model = Contexts(config.context, problems), config.model
     # Other sources show another row's text, what is known of a completion, or run code.
     is_of_row = all(context_source(source).of_row for source in config.context.source)
-    tools = tool_schemas(tools_of(config.conversation))
+    with chat_errors():
+        tools = tool_schemas(tools_of(config.conversation))
+        keeps = [
+            keeps_turns(tokenizer, thinking=mode)
+            for mode in {model.student_thinking, model.teacher_thinking}
+        ]
     sizes = []
     for problem in problems:
         shown = contexts.longest(problem) if is_of_row else problem.solution
@@ -88,7 +96,6 @@ def measure_longest(
     if not run.algorithm.needs_context:
         teacher = most["student"]
     reference = most["solution"] + SLACK  # an end of the turn, and of a thought
-    modes = {model.student_thinking, model.teacher_thinking}
     return LongestRows(
         most["student"],
         teacher,
@@ -96,7 +103,7 @@ def measure_longest(
         len(chosen),
         len(rows),
         turns=max(1, *(_turns(problem) for problem in problems)),
-        keeps_turns=all(keeps_turns(tokenizer, thinking=mode) for mode in modes),
+        keeps_turns=all(keeps),
     )
 
 
@@ -110,12 +117,12 @@ def _solution(
     """A problem's solution; of a conversation, all of it with the prompt."""
     if not problem.conversation:
         return problem.solution
-    return render_prompt(
-        tokenizer,
-        [*student_chat(config.prompts, problem), *map(dict, problem.conversation)],
-        tools=tools_of_row(problem, tools),
-        thinking=config.model.student_thinking,
-        place=f"problem {problem.name}",
-        said=len(problem.conversation),
-        is_reply=True,
-    )
+    with chat_errors(f"problem {problem.name}"):
+        return render_prompt(
+            tokenizer,
+            [*student_chat(config.prompts, problem), *map(dict, problem.conversation)],
+            tools=tools_of_row(problem, tools),
+            thinking=config.model.student_thinking,
+            said=len(problem.conversation),
+            is_reply=True,
+        )

@@ -7,6 +7,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from chatforms.lengths import most_tokens, token_lengths
 from paint.config.context_sources import context_source
 from paint.config.schema import PAPER_PROMPTS, DataConfig
 from paint.core.display import Display, differing_lines
@@ -15,12 +16,11 @@ from paint.data.mixtures import counts_by_source
 from paint.data.problems import DataError, Problem, ValidRows
 from paint.inference.conversations import written_conversation
 from paint.inference.rollouts import Rollout, TeacherPrompt
-from paint.models.chat_template import PromptError
-from paint.models.lengths import chunks, most_tokens, spaced, token_lengths
+from paint.models.lengths import chunks, spaced
+from paint.models.model_errors import REASON, PromptError, special_text_finder
 from paint.models.policy import Policy, tools_of_row
 from paint.models.prompts import describe_replaced, replaced_system_turns
 from paint.models.references import describe_changes
-from paint.models.special_tokens import REASON, special_text_finder
 from paint.objective.masking import MARKER
 from paint.resolve.check import Resolved
 from paint.resolve.structure import position_limit

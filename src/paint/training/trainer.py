@@ -12,6 +12,7 @@ from typing import Any
 
 from accelerate import Accelerator
 
+from chatforms.conventions import today
 from paint.config.recipe import to_table
 from paint.config.run_folder import (
     RunError,
@@ -60,7 +61,6 @@ from paint.inference.factory import EngineSetup, open_engine
 from paint.inference.local import LocalEngine
 from paint.inference.machine import find_machine
 from paint.inference.rollouts import Rollout
-from paint.models.conventions import today
 from paint.models.policy import Policy, load_policy, load_tokenizer
 from paint.models.teacher import open_teacher
 from paint.models.weights import model_digests

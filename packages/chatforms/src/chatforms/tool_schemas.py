@@ -13,8 +13,8 @@ from docstring_parser.google import DEFAULT_SECTIONS
 from transformers.utils import get_json_schema
 from transformers.utils.chat_template_utils import parse_google_format_docstring
 
-from paint.core.errors import PaintError, cut, did_you_mean, reason
-from paint.models.call_styles import Literals, ToolCall, UnreadCall
+from chatforms.errors import ToolError, cut, did_you_mean, reason
+from chatforms.spellings import Literals, ToolCall, UnreadCall
 
 Schema = Mapping[str, Any]
 
@@ -26,12 +26,8 @@ _SECTIONS = {section.title for section in DEFAULT_SECTIONS}
 _USE_TYPES = "use types such as str, int, list[str] and Literal"
 
 
-class ToolError(PaintError, ValueError):
-    """A function cannot be a tool; the message names it, the parameter and the fix."""
-
-
 def tool_schemas(functions: Sequence[Callable[..., Any]]) -> list[dict[str, Any]]:
-    """JSON schemas of functions, from their docstrings and annotations, as transformers makes them.
+    """Return JSON schemas of functions, by their docstrings and annotations, as transformers'.
 
     Raises ToolError for a function without name, docstring or annotations, and for two of one name.
     """
@@ -44,7 +40,7 @@ def tool_schemas(functions: Sequence[Callable[..., Any]]) -> list[dict[str, Any]
 
 
 def name_of_schema(schema: Schema) -> str:
-    """The name of a schema's function; "" without one. Some write the function alone."""
+    """Return the name of a schema's function, or "". Some write the function alone."""
     function = schema.get("function", schema)
     return str(function.get("name", "")) if isinstance(function, Mapping) else ""
 
@@ -199,7 +195,7 @@ def _describe(error: Exception) -> str:
 
 
 def fit_arguments(schemas: Sequence[Schema], call: ToolCall) -> dict[str, Any]:
-    """The arguments of a call that fits its tool's schema, as the function takes them.
+    """Return the arguments of a call that fits its tool's schema, as the function takes them.
 
     To JSON's schemas 3.0 is an integer; to a function it is the integer 3.
     """
@@ -228,7 +224,7 @@ def _fitted(schema: Any, value: Any) -> Any:
 
 
 def check_call(schemas: Sequence[Schema], call: ToolCall) -> str | None:
-    """What is wrong with a call, as a clause for the model; None if it fits its tool's schema."""
+    """Return what is wrong with a call, as a clause for the model; None if it fits."""
     functions = {schema["function"]["name"]: schema["function"] for schema in schemas}
     name = call.name
     if name not in functions:
@@ -293,7 +289,7 @@ def _items_fault(schema: Schema, items: Sequence[Any], place: str) -> str | None
 
 
 def typed_text(schemas: Sequence[Schema], tool: str, argument: str, text: str) -> Any:
-    """The value of an argument that a call gives as text, by the type in the tool's schema.
+    """Return the value of an argument that a call gives as text, by the type in the schema.
 
     It is the text where the schema says so or says nothing, and where it is of no other type.
     """

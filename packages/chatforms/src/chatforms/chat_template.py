@@ -1,7 +1,7 @@
 """Prompts by a model's chat template: token ids of messages, and a check that all of them are read.
 
 A template may write nothing of a turn, such as a system turn or a developer's. A prompt without one
-of its turns is refused, whoever made the turn: a row, the section [prompts], or the method.
+of its turns is refused.
 
 Messages may hold calls of tools and their results, as OpenAI's API has them: ``tool_calls`` of the
 assistant, and turns of the role "tool". ``ToolTurns`` is what a template needs to write them.
@@ -10,31 +10,24 @@ assistant, and turns of the role "tool". ``ToolTurns`` is what a template needs 
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import partial
 from itertools import product
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from paint.core.errors import PaintError, format_short, reason
-from paint.core.nesting import parse_json, require_shallow
-from paint.data.chats import THOUGHT_FIELDS
-from paint.models.conventions import (
-    RENDERING_ERRORS,
-    Message,
-    template_arguments,
-    thought_tags,
-)
-from paint.models.rendering import render_chat
-from paint.models.special_tokens import special_text
+from chatforms.conventions import RENDERING_ERRORS, render_turns, thought_tags
+from chatforms.errors import FIX, ChatFormError, MessageError, format_short, reason
+from chatforms.messages import THOUGHT_FIELDS, Message, call_parts, texts_of
+from chatforms.rendering import by_template
+from chatforms.special_tokens import require_no_control
 from strictgrade.thoughts import split_thought
 
-FIX = "fix chat_template.jinja in the model's folder"
-
-TRIAL_NAME = "paint_tool"
-TRIAL_ARGUMENTS: Mapping[str, Any] = {"paintkey": "paintvalue"}
-_TRIAL_QUESTION, _TRIAL_RESULT = "paint-question", "paint-result"
+TRIAL_NAME = "trial_tool"
+TRIAL_ARGUMENTS: Mapping[str, Any] = {"trialkey": "trialvalue"}
+_TRIAL_QUESTION, _TRIAL_RESULT = "trial-question", "trial-result"
 TRIAL_TOOL: Mapping[str, Any] = {
     "type": "function",
     "function": {
@@ -42,20 +35,14 @@ TRIAL_TOOL: Mapping[str, Any] = {
         "description": "A trial.",
         "parameters": {
             "type": "object",
-            "properties": {"paintkey": {"type": "string", "description": "A text."}},
-            "required": ["paintkey"],
+            "properties": {"trialkey": {"type": "string", "description": "A text."}},
+            "required": ["trialkey"],
         },
     },
 }
 """A tool of trial chats; its name and arguments occur in no template."""
 
-
-class PolicyError(PaintError, ValueError):
-    """The model cannot be student and teacher; the message names the reason and the fix."""
-
-
-class PromptError(PolicyError):
-    """A row cannot be a prompt or a reference of this model; other rows may be."""
+_AS_USER = f"write its text into a turn of the user, or {FIX}"
 
 
 def encode(
@@ -65,21 +52,10 @@ def encode(
     thinking: bool,
     tools: Sequence[Mapping[str, Any]] = (),
     day: str | None = None,
-    place: str = "",
-    system_setting: str = "",
     said: int = 0,
 ) -> list[int]:
-    """Token ids of a chat prompt, up to the reply. Arguments and errors are ``render_prompt``'s."""
-    text = render_prompt(
-        tokenizer,
-        messages,
-        thinking=thinking,
-        tools=tools,
-        day=day,
-        place=place,
-        system_setting=system_setting,
-        said=said,
-    )
+    """Return token ids of a chat prompt. Arguments and errors are those of ``render_prompt``."""
+    text = render_prompt(tokenizer, messages, thinking=thinking, tools=tools, day=day, said=said)
     # As apply_chat_template does: a template writes the tokens that begin a text itself.
     ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
     return ids
@@ -92,50 +68,44 @@ def render_prompt(
     thinking: bool,
     tools: Sequence[Mapping[str, Any]] = (),
     day: str | None = None,
-    place: str = "",
-    system_setting: str = "",
     said: int = 0,
     is_reply: bool = False,
 ) -> str:
-    """Text of a chat prompt, up to the reply; with ``is_reply`` up to the end of the last turn.
+    """Return the text of a chat prompt up to the reply; with ``is_reply`` to the last turn's end.
 
     Text that an assistant wrote beside calls is the template's to write or to leave out, as
     Llama's does; so are its thoughts.
 
     Args:
-        tools: JSON schemas of the functions that the model may call
-            (``paint.models.tool_calls.tool_schemas``).
+        tools: JSON schemas of the functions that the model may call (``tool_schemas``).
         day: for a template that reads the clock, as YYYY-MM-DD; None is the current day.
-        place: whose prompt it is, such as a problem, for messages.
-        system_setting: the setting that made the first turn a system turn, if one did.
         said: the last turns, of a conversation that a model took part in. That the template writes
             such turns is checked, and not that it writes their texts: it may drop what it takes for
             a thought in them.
 
     Raises:
-        PromptError: the template refuses the turns, or leaves out one of them or a call in it; or
+        MessageError: the template refuses the turns, or leaves out one of them or a call in it; or
             a call is not one of OpenAI's API.
-        PolicyError: it does so with the turn of ``system_setting``, or leaves out the tools; or a
-            text holds control text.
+        ChatFormError: the template leaves out the tools; or a text holds control text.
     """
     for text in _texts(messages, tools):
         require_no_control(tokenizer, text)
     whose = f"the chat template of {tokenizer.name_or_path}"
-    if place:
-        whose = f"{place}: {whose}"
     chat = _with_tool_turns(tokenizer, messages, whose)
-    options = _Options(thinking=thinking, day=day, tools=tuple(tools))
+    render = partial(render_turns, tokenizer, thinking=thinking, day=day, tools=tools)
     try:
-        text = options.render(tokenizer, chat, begins_reply=not is_reply)
+        text = render(chat, begins_reply=not is_reply)
     except RENDERING_ERRORS as error:
         roles = ", ".join(message["role"] for message in chat)
         refusal = f"{whose} refuses the turns {roles}: {reason(error)}"
-        if chat[0]["role"] == "system" and options.is_rendered(tokenizer, chat[1:]):
-            raise _fault(refusal, system_setting) from error
-        raise PromptError(f"{refusal}; change them, or {FIX}") from error
+        advice, turn = f"change them, or {FIX}", None
+        if chat[0]["role"] == "system":
+            with suppress(*RENDERING_ERRORS):  # the template takes the turns behind it
+                render(chat[1:], begins_reply=True)
+                advice, turn = _AS_USER, 0
+        raise MessageError(refusal, advice, turn) from error
     unwritten = _unwritten_turns(
         tokenizer,
-        str(tokenizer.chat_template),
         tuple((message["role"], len(message.get("tool_calls") or ())) for message in chat),
         thinking=thinking,
         day=day,
@@ -146,22 +116,10 @@ def render_prompt(
             continue
         missing = _missing_part(tokenizer, text, message, is_unwritten=number in unwritten)
         if missing:
-            omission = f"{whose} leaves out {missing}"
-            raise _fault(
-                f"{omission}, which the model would not read", "" if number else system_setting
-            )
+            omission = f"{whose} leaves out {missing}, which the model would not read"
+            raise MessageError(omission, _AS_USER, turn=number)
     _require_tools(text, tools, whose)
     return text
-
-
-def require_no_control(tokenizer: PreTrainedTokenizerBase, text: str) -> None:
-    """Raise PolicyError for a text with control text, which would change the conversation."""
-    piece = special_text(tokenizer, text)
-    if piece:
-        raise PolicyError(
-            f"a text contains {piece!r}, which the model's chat format takes for control; it "
-            f"would change the conversation; spell it differently ({text[:60]!r} ...)"
-        )
 
 
 @dataclass(frozen=True)
@@ -174,9 +132,9 @@ class ToolTurns:
     several: bool = True  # it writes more than one call of a turn
 
     def messages(self, messages: Sequence[Message]) -> list[Message]:
-        """Messages with calls and results as the template takes them.
+        """Return messages with calls and results as the template takes them.
 
-        Raises PromptError where a call has no name, or arguments that are no JSON object.
+        Raises MessageError where a call has no name, or arguments that are no JSON object.
         """
         chat, waiting, ids = [], list[Message](), dict[str, str]()
         for message in messages:
@@ -215,43 +173,9 @@ class ToolTurns:
         }
 
 
-def call_parts(call: Any) -> tuple[str, dict[str, Any]]:
-    """Name and arguments of an entry of ``tool_calls``, with arguments as an object or as JSON.
-
-    Raises PromptError where it has no name, or arguments that are no JSON object.
-    """
-    function = call.get("function", call) if isinstance(call, Mapping) else call
-    shown = format_short(call)
-    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-        raise PromptError(
-            f"the call {shown} has no name; write it as {{'type': 'function', 'function': "
-            f"{{'name': 'add', 'arguments': {{'a': 2, 'b': 3}}}}}}"
-        )
-    arguments = function.get("arguments", {})
-    try:
-        if isinstance(arguments, str):
-            arguments = parse_json(arguments)
-        require_shallow(arguments)
-    except (ValueError, RecursionError) as error:
-        raise PromptError(
-            f"the arguments of the call {shown} are no JSON: {reason(error)}; write them as an "
-            f"object, such as {{'a': 2, 'b': 3}}"
-        ) from error
-    if not isinstance(arguments, dict):
-        raise PromptError(
-            f"the arguments of the call {shown} are no object; write them as one, such as "
-            f"{{'a': 2, 'b': 3}}"
-        )
-    return function["name"], arguments
-
-
-@lru_cache(maxsize=8)
-def tool_turns(tokenizer: PreTrainedTokenizerBase, template: str) -> ToolTurns | None:
-    """How a chat template takes calls and results; None if it leaves them out or refuses them.
-
-    The template's text is in the cache's key, as it may change.
-    """
-    options = _Options(thinking=True, day=None, tools=(TRIAL_TOOL,))
+@by_template()
+def tool_turns(tokenizer: PreTrainedTokenizerBase) -> ToolTurns | None:
+    """Return how a template takes calls and results; None if it omits or refuses them."""
     key, value = next(iter(TRIAL_ARGUMENTS.items()))
     result = {"role": "tool", "content": _TRIAL_RESULT}
     for as_text, needs_ids, alone in product((False, True), repeat=3):
@@ -261,49 +185,21 @@ def tool_turns(tokenizer: PreTrainedTokenizerBase, template: str) -> ToolTurns |
             asked = {"role": "user", "content": _TRIAL_QUESTION}
             chat = turns.messages([asked, calls, *[result] * count])
             try:
-                texts.append(options.render(tokenizer, chat).partition(_TRIAL_QUESTION)[2])
+                text = render_turns(
+                    tokenizer, chat, thinking=True, tools=[TRIAL_TOOL], begins_reply=True
+                )
             except RENDERING_ERRORS:
-                texts.append("")
+                text = ""
+            texts.append(text.partition(_TRIAL_QUESTION)[2])
         once, twice = texts
         if all(part in once for part in (TRIAL_NAME, key, value, _TRIAL_RESULT)):
             return replace(turns, several=twice.count(value) == 2 * once.count(value))
     return None
 
 
-@dataclass(frozen=True)
-class _Options:
-    """What a rendering depends on beside its messages."""
-
-    thinking: bool
-    day: str | None
-    tools: tuple[Mapping[str, Any], ...] = ()
-
-    def render(
-        self,
-        tokenizer: PreTrainedTokenizerBase,
-        messages: Sequence[Message],
-        *,
-        begins_reply: bool = True,
-    ) -> str:
-        """The text of the messages, with what begins a reply."""
-        arguments = template_arguments(tokenizer, thinking=self.thinking, day=self.day)
-        if self.tools:
-            arguments["tools"] = list(self.tools)
-        return render_chat(tokenizer, messages, add_generation_prompt=begins_reply, **arguments)
-
-    def is_rendered(self, tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) -> bool:
-        """Whether the template takes the messages."""
-        try:
-            self.render(tokenizer, messages)
-        except RENDERING_ERRORS:
-            return False
-        return True
-
-
-@lru_cache(maxsize=1024)
+@by_template(1024)
 def _unwritten_turns(
     tokenizer: PreTrainedTokenizerBase,
-    template: str,  # its text, in the cache's key as it may change after the first call
     turns: tuple[tuple[str, int], ...],
     *,
     thinking: bool,
@@ -316,17 +212,18 @@ def _unwritten_turns(
     """
     chat, marks = list[Message](), list[list[str]]()
     for number, (role, calls) in enumerate(turns):
-        text = f"paint-turn-{number}-text"
-        names = [f"paint_turn_{number}_call_{i}_name" for i in range(calls)]
+        text = f"trial-turn-{number}-text"
+        names = [f"trial_turn_{number}_call_{i}_name" for i in range(calls)]
         marks.append(names or [text])
         chat.append({"role": role, "content": "" if names else text})
         if names:
             chat[-1] |= {"tool_calls": [trial_call(name) for name in names]}
     try:
         trial = _with_tool_turns(tokenizer, chat, "")
-        # A template may write in capitals.
-        options = _Options(thinking, day, (TRIAL_TOOL,) * has_tools)
-        found = options.render(tokenizer, trial).lower()
+        tools = [TRIAL_TOOL] * has_tools
+        found = render_turns(
+            tokenizer, trial, thinking=thinking, day=day, tools=tools, begins_reply=True
+        ).lower()  # a template may write in capitals
     except RENDERING_ERRORS:
         return ()  # a template that refuses these texts refuses the chat's own, or reads them
     return tuple(
@@ -353,11 +250,11 @@ def _missing_part(
 
 
 def _require_tools(rendered: str, tools: Sequence[Mapping[str, Any]], whose: str) -> None:
-    """Raise PolicyError for tools of which a rendering does not have the name."""
+    """Raise ChatFormError for tools of which a rendering does not have the name."""
     names = [tool.get("function", tool)["name"] for tool in tools]
     missing = [name for name in names if name not in rendered]
     if missing:
-        raise PolicyError(
+        raise ChatFormError(
             f"{whose} leaves out the tools {', '.join(missing)}, which the model would not know; "
             f"use a model whose template has tools, such as Qwen2.5, or {FIX}"
         )
@@ -369,11 +266,11 @@ def _with_tool_turns(
     """The messages with calls and results as the template takes them."""
     if not any(message.get("tool_calls") for message in messages):
         return messages
-    turns = tool_turns(tokenizer, str(tokenizer.chat_template))
+    turns = tool_turns(tokenizer)
     if turns is None:
-        raise PromptError(
-            f"{whose} refuses calls of tools and their results, or leaves them out; use a model "
-            f"whose template has both, such as Qwen2.5, or {FIX}"
+        raise MessageError(
+            f"{whose} refuses calls of tools and their results, or leaves them out",
+            f"use a model whose template has both, such as Qwen2.5, or {FIX}",
         )
     return turns.messages(messages)
 
@@ -393,22 +290,8 @@ def _texts(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> I
             yield from texts_of(arguments)
 
 
-def texts_of(arguments: Mapping[str, Any]) -> Iterator[str]:
-    """The texts in a call's arguments, as they are and as JSON spells them."""
-    yield json.dumps(arguments, ensure_ascii=False)
-    stack: list[Any] = [arguments]
-    while stack:
-        value = stack.pop()
-        if isinstance(value, str):
-            yield value
-        elif isinstance(value, Mapping):
-            stack += [*value.keys(), *value.values()]
-        elif isinstance(value, list | tuple):
-            stack += value
-
-
 def trial_call(name: str = TRIAL_NAME, arguments: Mapping[str, Any] = TRIAL_ARGUMENTS) -> Message:
-    """A call of a trial chat."""
+    """Return a call of a trial chat."""
     return {"type": "function", "function": {"name": name, "arguments": dict(arguments)}}
 
 
@@ -419,20 +302,9 @@ def _answered(waiting: Sequence[Message], given_id: str, name: str | None) -> Me
     return next(iter([*by_id, *by_name, *waiting]), None)
 
 
-def _fault(fault: str, system_setting: str) -> PolicyError:
-    """The error for a turn that the template does not take: of a row, or of a setting."""
-    if system_setting:
-        return PolicyError(
-            f"{fault}; {system_setting} adds this system turn: set prompts.teacher in its place, "
-            f"which words the user's turn, such as '{{{{ context }}}}\\n\\n{{{{ student }}}}', "
-            f"or {FIX}"
-        )
-    return PromptError(f"{fault}; write its text into a turn of the user, or {FIX}")
-
-
 def _answer(tokenizer: PreTrainedTokenizerBase, text: str) -> str:
     """An assistant's text without its thought, which templates leave out of earlier turns."""
-    answer = split_thought(text, thought_tags(tokenizer, str(tokenizer.chat_template))).answer
+    answer = split_thought(text, thought_tags(tokenizer)).answer
     if answer is None:  # a thought that is never closed is text to a template
         return text
     return answer

@@ -5,10 +5,9 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
-from chat_templates import END, END_IF, LOOP
-from paint.core.demo_files import MODEL
+from chat_templates import END, END_IF, LOOP, small_tokenizer
 
 NINE = "Tool call IDs should be alphanumeric strings with length 9!"
 TOOLS = f"""{{%- if tools %}}{{{{- '[AVAILABLE_TOOLS]' + tools | tojson }}}}
@@ -57,15 +56,12 @@ def tool_templates() -> dict[str, str]:
 
 
 @cache
-def tokenizer_with(name: str) -> PreTrainedTokenizerBase:
-    """The demo's tokenizer with a template, whose marks are special tokens; change a copy of it."""
-    tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
-        MODEL, trust_remote_code=False
-    )
+def tokenizer_with(name: str, folder: Path | None = None) -> PreTrainedTokenizerBase:
+    """``small_tokenizer`` with a template, whose marks are special tokens; change a copy of it."""
     template = tool_templates()[name]
+    tokenizer = small_tokenizer(template, folder)
     pattern = _BRACKETED if name in MISTRAL else _SPECIAL
     tokenizer.add_special_tokens(
         {"additional_special_tokens": sorted({*pattern.findall(template)})}
     )
-    tokenizer.chat_template = template
     return tokenizer

@@ -2,7 +2,7 @@
 
     call_style(tokenizer); read_reply(style, text) -> Reply; answer_calls(style, reply, results)
 
-The spelling is the chat template's (``paint.models.call_styles``). Whatever a text is, it is read:
+The spelling is the chat template's (``chatforms.call_styles``). Whatever a text is, it is read:
 a call that cannot be read is a fault, in words for the model.
 """
 
@@ -12,18 +12,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
-from paint.core.errors import is_unicode
-from paint.models.call_styles import (
-    CUT_OFF,
-    UNCLOSED,
-    CallStyle,
-    ToolCall,
-    UnreadCall,
-)
-from paint.models.chat_template import texts_of
-from paint.models.conventions import Message
-from paint.models.special_tokens import drop_special_text, special_text
-from paint.models.tool_schemas import name_of_schema, typed_text
+from chatforms.call_styles import CallStyle
+from chatforms.messages import Message, texts_of
+from chatforms.special_tokens import drop_special_text, special_text
+from chatforms.spellings import CUT_OFF, UNCLOSED, ToolCall, UnreadCall
+from chatforms.tool_schemas import name_of_schema, typed_text
 from strictgrade.thoughts import ThoughtScan
 
 _ONE_A_MARK = "write each call between marks of its own"
@@ -58,7 +51,7 @@ class Reply:
     thought_field: str = field(default="", repr=False)
 
     def message(self) -> Message:
-        """The assistant's message for the chat template."""
+        """Return the assistant's message for the chat template."""
         message: Message = {"role": "assistant", "content": self.content}
         if self.thought is not None and self.thought_field:
             message[self.thought_field] = self.thought
@@ -113,14 +106,14 @@ def read_reply(
 
 
 def tool_message(style: CallStyle, call: ToolCall, result: str) -> Message:
-    """The turn with the result of a call. Special tokens in the result are dropped."""
+    """Return the turn with the result of a call, without special tokens in it."""
     known = {"tool_call_id": call.call_id} if call.call_id else {}
     text = result.encode("utf-8", "replace").decode()
     return {"role": "tool", "name": call.name, "content": _plain(style, text), **known}
 
 
 def answer_calls(style: CallStyle, reply: Reply, results: Sequence[str]) -> list[Message]:
-    """The turns that answer a reply: a result of each call, and its faults.
+    """Return the turns that answer a reply: a result of each call, and its faults.
 
     Faults are told behind the last result, or in a turn of the user where no call was read, as
     templates take results behind calls alone. [] for a reply without both.
@@ -258,7 +251,7 @@ def _fault(style: CallStyle, call: ToolCall) -> str:
     if not call.name.strip():
         return "its name is empty"
     for text in (call.name, *texts_of(call.arguments)):
-        if not is_unicode(text):
+        if text != text.encode("utf-8", "replace").decode():
             return "a text in it has half of a surrogate pair"
         if special_text(style.tokenizer, text):
             return "a text in it has a special token"

@@ -10,13 +10,11 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from transformers import PreTrainedTokenizerBase
 
 from chat_templates import tokenizer_of
-from paint.config.schema import PromptsConfig
-from paint.data.problems import Problem
-from paint.models import rendering
-from paint.models.chat_template import encode
-from paint.models.conventions import read_thinking
-from paint.models.prompts import student_chat
-from paint.models.rendering import TemplateLimitError, limited, render_chat
+from chatforms import rendering
+from chatforms.chat_template import encode
+from chatforms.conventions import read_thinking
+from chatforms.errors import TemplateLimitError
+from chatforms.rendering import limited, render_chat
 
 ASKED = [{"role": "user", "content": "Hi"}]
 NESTED = "{%- for a in range(99999) %}{%- for b in range(99999) %}{%- endfor %}{%- endfor %}"
@@ -76,12 +74,6 @@ def test_template_limit_is_no_refusal_of_a_chat(
 def test_render_chat_of_a_template_with_an_endless_number_names_it(template: str) -> None:
     with pytest.raises(TemplateLimitError, match="computes a number that is too large"):
         render_chat(tokenizer_with(template), ASKED)
-
-
-def test_student_chat_of_a_prompt_template_without_an_end_is_stopped() -> None:
-    problem = Problem("Add 1 and 2.", "It is 3.", "3", "p")
-    with pytest.raises(TemplateLimitError, match=r"prompts.student .* takes over 0.1 s"):
-        student_chat(PromptsConfig(student="{{ problem }}" + NESTED), problem)
 
 
 @pytest.mark.parametrize("name", ["GPT_OSS", "LLAMA3", "QWEN3"])

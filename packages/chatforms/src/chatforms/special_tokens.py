@@ -1,9 +1,9 @@
-"""Detection of control text, such as special tokens, in problems and solutions.
+"""Detection of control text, such as special tokens, in texts that others wrote.
 
-A tokenizer turns ``<|im_end|>`` into a control token anywhere, also inside a problem or a solution;
+A tokenizer turns ``<|im_end|>`` into a control token anywhere, also inside a question or an answer;
 so does any server that renders the same chat template. Such text could end a turn and start
-another one. Rows that contain it are refused. It is not escaped by other tokens, since a server
-would tokenise the same row differently.
+another one. It is not escaped by other tokens, since a server would tokenise the same text
+differently: a prompt that contains it is refused.
 
 Control text is every special token of the tokenizer, and the text that the chat template writes
 between two turns. Tokens such as ``<think>`` belong to a turn, are not special, and are allowed.
@@ -11,18 +11,15 @@ between two turns. Tokens such as ``<think>`` belong to a turn, are not special,
 
 import re
 from contextlib import suppress
-from functools import lru_cache
 from typing import NamedTuple
 
 from jinja2 import TemplateError
 from tokenizers.normalizers import NFC, NFD, NFKC, NFKD
 from transformers import PreTrainedTokenizerBase
 
-from paint.models.rendering import render_chat
+from chatforms.errors import ChatFormError
+from chatforms.rendering import by_template, render_chat
 from strictgrade.thoughts import is_thought_tag
-
-REASON = "text that the chat format takes for control"
-"""Reason for which a row with control text is refused."""
 
 _MARK = re.compile(r"<\|?[^<>\s]{1,60}>|<<[^<>\s]{1,60}>>|\[/?[A-Z_]{2,40}\]")
 """Marks of turns in chat templates: <|user|>, <start_of_turn>, <<SYS>>, [/INST]."""
@@ -32,17 +29,27 @@ _UNICODE_FORMS = NFC, NFD, NFKC, NFKD
 
 
 def special_text(tokenizer: PreTrainedTokenizerBase, text: str) -> str | None:
-    """First piece of control text in a text, or None."""
-    control = _control(tokenizer, str(tokenizer.chat_template), len(tokenizer)).pattern
+    """Return the first piece of control text in a text, or None."""
+    control = _control(tokenizer).pattern
     found = control.search(text) or control.search(normalized(tokenizer, text))
     if found:
         return found[0]
     return None
 
 
+def require_no_control(tokenizer: PreTrainedTokenizerBase, text: str) -> None:
+    """Raise ChatFormError for a text with control text, which would change the conversation."""
+    piece = special_text(tokenizer, text)
+    if piece:
+        raise ChatFormError(
+            f"a text contains {piece!r}, which the model's chat format takes for control; it "
+            f"would change the conversation; spell it differently ({text[:60]!r} ...)"
+        )
+
+
 def drop_special_text(tokenizer: PreTrainedTokenizerBase, text: str) -> str:
-    """Remove control text from a text, also control text that a removal creates."""
-    control = _control(tokenizer, str(tokenizer.chat_template), len(tokenizer))
+    """Return a text without control text, also without what a removal creates."""
+    control = _control(tokenizer)
     while True:
         text = control.removed_from(text)
         form = normalized(tokenizer, text)
@@ -77,18 +84,8 @@ class _Control(NamedTuple):
         return "".join(kept) + text[place:]
 
 
-def special_text_finder(tokenizer: PreTrainedTokenizerBase, **texts: str) -> str | None:
-    """Describe control text in the named texts, as a continuation of ``REASON``; None if none."""
-    for name, text in texts.items():
-        piece = special_text(tokenizer, text)
-        if piece:
-            return f": {piece!r} in its {name}"
-    return None
-
-
-# Template and vocabulary size are in the cache's key, as they may change after the first call.
-@lru_cache(maxsize=8)
-def _control(tokenizer: PreTrainedTokenizerBase, template: str, size: int) -> _Control:
+@by_template()
+def _control(tokenizer: PreTrainedTokenizerBase) -> _Control:
     pieces = _turn_delimiters(tokenizer)
     special = [str(token) for token in tokenizer.added_tokens_decoder.values() if token.special]
     for token in {*special, *tokenizer.all_special_tokens}:
@@ -105,7 +102,7 @@ def _control(tokenizer: PreTrainedTokenizerBase, template: str, size: int) -> _C
 
 
 def normalized(tokenizer: PreTrainedTokenizerBase, text: str) -> str:
-    """What the tokenizer's normalizer makes of a text; the text itself where there is none."""
+    """Return what the tokenizer's normalizer makes of a text; the text itself without one."""
     # Some tokenizers look for special tokens in what they normalised: <END> may be <end> to them.
     backend = getattr(tokenizer, "backend_tokenizer", None)
     normalizer = getattr(backend, "normalizer", None)
@@ -117,7 +114,7 @@ def normalized(tokenizer: PreTrainedTokenizerBase, text: str) -> str:
 
 def _turn_delimiters(tokenizer: PreTrainedTokenizerBase) -> set[str]:
     """Text that the chat template writes between turns to separate them, token or not."""
-    turns = [("user", "paint-says-1"), ("assistant", "paint-says-2"), ("user", "paint-says-3")]
+    turns = [("user", "trial-says-1"), ("assistant", "trial-says-2"), ("user", "trial-says-3")]
     text = ""
     with suppress(TemplateError):  # a template for a single turn has no text between turns
         chat = [{"role": role, "content": content} for role, content in turns]
@@ -127,7 +124,7 @@ def _turn_delimiters(tokenizer: PreTrainedTokenizerBase) -> set[str]:
         if not token.special:
             within_turns.add(str(token))
     delimiters = set()
-    for between in re.findall(r"(?s)paint-says-[12](.*?)(?=paint-says-[23])", text):
+    for between in re.findall(r"(?s)trial-says-[12](.*?)(?=trial-says-[23])", text):
         found = set()
         for mark in _MARK.findall(between):
             if mark not in within_turns and not is_thought_tag(mark):

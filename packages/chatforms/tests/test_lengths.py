@@ -8,14 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 from transformers import (
-    AutoTokenizer,
     PreTrainedTokenizer,
     PreTrainedTokenizerBase,
     PreTrainedTokenizerFast,
 )
 
-from paint.core.demo_files import MODEL
-from paint.models.lengths import MANY, SAMPLED, chunks, most_tokens, spaced, token_lengths
+from chat_templates import CHATML, small_tokenizer
+from chatforms.lengths import most_tokens, token_lengths
 
 CHARACTERS = [("<unk>", 0.0), ("▁", -1.0), *((chr(c), -2.0) for c in range(33, 127))]
 BYTES = [(f"<0x{i:02X}>", -10.0) for i in range(256)]
@@ -56,16 +55,15 @@ KINDS: dict[str, Callable[[], Tokenizer]] = {
 
 
 def of_kind(kind: str) -> PreTrainedTokenizerBase:
-    if kind == "demo":
-        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(MODEL)
-        return tokenizer
+    if kind == "small":
+        return small_tokenizer(CHATML)
     made = PreTrainedTokenizerFast(tokenizer_object=KINDS[kind](), unk_token="<unk>")
     # One of them is a single byte: then two tokens may come from one.
     made.add_special_tokens({"additional_special_tokens": ["<|a|>", "|"]})
     return made
 
 
-TOKENIZERS = {kind: of_kind(kind) for kind in ("demo", *KINDS)}
+TOKENIZERS = {kind: of_kind(kind) for kind in ("small", *KINDS)}
 ODD = "\ufdfa\u3371\ufb03😀中\u0301각▁\xad\u200d |"
 
 
@@ -104,12 +102,4 @@ def test_token_lengths_of_a_batch_are_those_of_each_text() -> None:
     for tokenizer in TOKENIZERS.values():
         each = [len(tokenizer.encode(text, add_special_tokens=False)) for text in texts]
         assert token_lengths(tokenizer, texts) == each
-    assert token_lengths(TOKENIZERS["demo"], []) == []
-
-
-def test_spaced_rows_are_all_or_at_equal_distances() -> None:
-    assert spaced(range(MANY)) == range(MANY)
-    taken = spaced(range(MANY + 1))
-    assert (taken[0], len(taken)) == (0, SAMPLED + 1)
-    assert len(spaced(range(100 * MANY))) == SAMPLED
-    assert [row for chunk in chunks(range(1000)) for row in chunk] == [*range(1000)]
+    assert token_lengths(TOKENIZERS["small"], []) == []

@@ -4,17 +4,12 @@ from copy import copy
 from typing import Any
 
 import pytest
-from test_tool_calls import ASKED, needs_trl
 
-from paint.models.chat_template import (
-    PolicyError,
-    PromptError,
-    encode,
-    render_prompt,
-    tool_turns,
-)
-from paint.models.conventions import keeps_turns
-from paint.models.tool_schemas import tool_schemas
+from chatforms.chat_template import encode, render_prompt, tool_turns
+from chatforms.conventions import keeps_turns
+from chatforms.errors import ChatFormError, MessageError
+from chatforms.tool_schemas import tool_schemas
+from test_tool_calls import ASKED, needs_trl
 from tool_templates import tokenizer_with, tool_templates
 
 ARGUMENTS = {"text": 'a "b"\nc', "count": 3}
@@ -32,6 +27,8 @@ def look_up(text: str, count: int = 1) -> str:
 
 
 SCHEMAS = tool_schemas([look_up])
+NESTED: list[Any] = []
+NESTED.append(NESTED)
 
 
 def calls(*arguments: Any, content: str | None = "", **fields: Any) -> dict[str, Any]:
@@ -87,7 +84,7 @@ def test_encode_with_tools_takes_the_template_that_a_model_has_for_them() -> Non
     chat = [ASKED, calls(ARGUMENTS), RESULT]
     expected = encode(tokenizer_with("qwen2_5"), chat, thinking=True, tools=SCHEMAS)
     assert encode(tokenizer, chat, thinking=True, tools=SCHEMAS) == expected
-    with pytest.raises(PromptError, match=r"leaves out the call of look_up"):
+    with pytest.raises(MessageError, match=r"leaves out the call of look_up"):
         encode(tokenizer, chat, thinking=True)
 
 
@@ -97,23 +94,23 @@ def test_encode_with_tools_takes_the_template_that_a_model_has_for_them() -> Non
 )
 def test_encode_calls_that_a_template_leaves_out_or_refuses_are_an_error(name: str) -> None:
     tokenizer = tokenizer_with(name)
-    assert tool_turns(tokenizer, tool_templates()[name]) is None
-    with pytest.raises(PromptError, match=r"refuses calls of tools and their results, or leaves"):
+    assert tool_turns(tokenizer) is None
+    with pytest.raises(MessageError, match=r"refuses calls of tools and their results, or leaves"):
         encode(tokenizer, [ASKED, calls(ARGUMENTS), RESULT], thinking=True)
 
 
 @needs_trl
 def test_encode_tools_that_a_template_leaves_out_are_an_error() -> None:
-    with pytest.raises(PolicyError, match=r"leaves out the tools look_up, .* such as Qwen2.5"):
+    with pytest.raises(ChatFormError, match=r"leaves out the tools look_up, .* such as Qwen2.5"):
         encode(tokenizer_with("phi3"), [ASKED], thinking=True, tools=SCHEMAS)
 
 
 @needs_trl
 def test_encode_call_that_is_left_out_is_an_error() -> None:
     two = [calls({"text": "a"}, {"text": "b"}), RESULT, RESULT]
-    with pytest.raises(PromptError, match=r"leaves out the call of look_up in an assistant turn"):
+    with pytest.raises(MessageError, match=r"leaves out the call of look_up in an assistant turn"):
         rendered("gptoss", *two)
-    with pytest.raises(PromptError, match=r"single tool-calls at once"):
+    with pytest.raises(MessageError, match=r"single tool-calls at once"):
         rendered("llama3_1", *two)
     assert rendered("qwen2_5", *two)
 
@@ -133,7 +130,7 @@ def test_encode_call_that_is_left_out_is_an_error() -> None:
 def test_encode_control_text_in_calls_and_results_is_refused(
     messages: list[dict[str, Any]],
 ) -> None:
-    with pytest.raises(PolicyError, match=r"'<\|im_end\|>', which the model's chat format takes"):
+    with pytest.raises(ChatFormError, match=r"'<\|im_end\|>', which the model's chat format takes"):
         rendered("qwen3", *messages)
 
 
@@ -145,11 +142,13 @@ def test_encode_control_text_in_calls_and_results_is_refused(
         ({"function": {"arguments": {}}}, "has no name"),
         ({"name": "look_up", "arguments": "{"}, "are no JSON"),
         ({"name": "look_up", "arguments": [1]}, "are no object"),
+        ({"name": "look_up", "arguments": "[" * 101 + "]" * 101}, "nest deeper than 100"),
+        ({"name": "look_up", "arguments": {"text": NESTED}}, "nest deeper than 100"),
     ],
 )
 def test_encode_malformed_call_is_an_error(entry: Any, fault: str) -> None:
     message = {"role": "assistant", "content": "", "tool_calls": [entry]}
-    with pytest.raises(PromptError, match=fault):
+    with pytest.raises(MessageError, match=fault):
         rendered("qwen2_5", message)
 
 

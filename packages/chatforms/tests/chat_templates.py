@@ -1,10 +1,12 @@
 """Chat templates in the styles of model families, and a tokenizer that has their tokens."""
 
 import re
+from copy import deepcopy
+from functools import cache
+from pathlib import Path
 
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
-
-from paint.core.demo_files import MODEL
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 LOOP, END = "{%- for m in messages %}", "{%- endfor %}"
 PROMPT, END_IF = "{%- if add_generation_prompt %}", "{%- endif %}"
@@ -99,14 +101,36 @@ TEMPLATES = {
 }
 
 
-def tokenizer_of(name: str, *, end: str = "<|endoftext|>") -> PreTrainedTokenizerBase:
-    """The demo's tokenizer with a template, and with its marks as special tokens."""
-    tokenizer = AutoTokenizer.from_pretrained(MODEL)
+@cache
+def _bytes_as_tokens() -> PreTrainedTokenizerBase:
+    """A token for each byte, with ChatML's marks as special tokens, and tags of thoughts."""
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    made = Tokenizer(models.BPE({letter: i for i, letter in enumerate(letters)}, []))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    made.decoder = decoders.ByteLevel()
+    made.add_special_tokens(["<|endoftext|>", "<|im_start|>", "<|im_end|>"])
+    made.add_tokens([AddedToken(tag, special=False) for tag in ("<think>", "</think>")])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=made, eos_token="<|im_end|>", pad_token="<|endoftext|>"
+    )
+
+
+def small_tokenizer(template: str, folder: Path | None = None) -> PreTrainedTokenizerBase:
+    """A tokenizer of bytes, or the one in a folder, with a chat template."""
+    if folder is None:
+        tokenizer = deepcopy(_bytes_as_tokens())
+    else:
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    tokenizer.chat_template = template
+    return tokenizer
+
+
+def tokenizer_of(name: str, folder: Path | None = None) -> PreTrainedTokenizerBase:
+    """``small_tokenizer`` with a template of this module, and with its marks as special tokens."""
     template = TEMPLATES[name]
+    tokenizer = small_tokenizer(template, folder)
     marks = re.findall(r"<\|?[\w:]+\|?>|</s>|\[/?INST\]", template)
     marks = sorted({*marks, "<|user|>", "<|assistant|>"} - {"<think>"})
     tokenizer.add_special_tokens({"additional_special_tokens": marks})
-    tokenizer.eos_token = end
-    tokenizer.chat_template = template
-    loaded: PreTrainedTokenizerBase = tokenizer
-    return loaded
+    tokenizer.eos_token = "<|endoftext|>"
+    return tokenizer

@@ -13,17 +13,14 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerBase
 
-from paint.models.call_styles import (
-    CallStyle,
-    LiteralSpelling,
-    TagSpelling,
-    ToolCall,
-    call_style,
-)
-from paint.models.chat_template import PolicyError, encode, texts_of
-from paint.models.conventions import read_thinking, template_arguments
-from paint.models.special_tokens import special_text
-from paint.models.tool_calls import Reply, answer_calls, read_reply, tool_message
+from chatforms.call_styles import CallStyle, call_style
+from chatforms.chat_template import encode
+from chatforms.conventions import read_thinking, template_arguments
+from chatforms.errors import ChatFormError
+from chatforms.messages import texts_of
+from chatforms.special_tokens import special_text
+from chatforms.spellings import LiteralSpelling, TagSpelling, ToolCall
+from chatforms.tool_calls import Reply, answer_calls, read_reply, tool_message
 from tool_templates import CALLING, MISTRAL, tokenizer_with, tool_templates
 
 needs_trl = pytest.mark.skipif(
@@ -503,7 +500,7 @@ def test_call_style_of_a_template_with_an_unknown_spelling_is_refused(
 ) -> None:
     tokenizer = copy(tokenizer_with("mistral_v3"))
     tokenizer.chat_template = CALLING.replace("CALL", call)
-    with pytest.raises(PolicyError, match=rf"spells calls {fault}") as refused:
+    with pytest.raises(ChatFormError, match=rf"spells calls {fault}") as refused:
         call_style(tokenizer)
     assert "use a model whose template has tools, such as Qwen2.5" in str(refused.value)
 
@@ -622,7 +619,7 @@ def templates_with_calls() -> list[str]:
     """The templates of the table in docs/how-to/turns-and-tools.md with a spelling."""
     found = []
     for name in tool_templates():
-        with suppress(PolicyError):
+        with suppress(ChatFormError):
             call_style(tokenizer_with(name))
             found.append(name)
     return found

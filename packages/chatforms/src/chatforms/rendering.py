@@ -8,16 +8,17 @@ import operator
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import lru_cache, wraps
 from math import inf
 from threading import local
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from jinja2.compiler import CodeGenerator, Frame, MacroRef
 from jinja2.nodes import CallBlock, For, Macro, Node, Template
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from transformers import PreTrainedTokenizerBase
 
-from paint.core.errors import PaintError
+from chatforms.errors import TemplateLimitError
 
 SECONDS = 5.0
 """The limit of a rendering. Those of real templates take milliseconds."""
@@ -25,12 +26,25 @@ SECONDS = 5.0
 _MOST_BITS = 100_000
 """Of a number that a template computes."""
 
+F = TypeVar("F", bound=Callable[..., Any])
 
-class TemplateLimitError(PaintError):
-    """A template passes a limit; the message names it.
 
-    Not among the errors by which a template refuses a chat (``RENDERING_ERRORS``).
-    """
+def by_template(most: int = 8) -> Callable[[F], F]:
+    """Cache what a function finds of a tokenizer, as long as its template and vocabulary stay."""
+
+    def decorate(function: F) -> F:
+        @lru_cache(maxsize=most)
+        def cached(tokenizer: Any, template: str, size: int, *args: Any, **options: Any) -> Any:
+            return function(tokenizer, *args, **options)
+
+        @wraps(function)
+        def called(tokenizer: Any, *args: Any, **options: Any) -> Any:
+            template = str(tokenizer.chat_template)
+            return cached(tokenizer, template, len(tokenizer), *args, **options)
+
+        return cast(F, called)
+
+    return decorate
 
 
 class _Watch(local):
@@ -47,7 +61,7 @@ _watch = _Watch()
 def render_chat(
     tokenizer: PreTrainedTokenizerBase, messages: Sequence[Mapping[str, Any]], **options: Any
 ) -> str:
-    """The text of a chat by the tokenizer's chat template, with ``apply_chat_template``'s options.
+    """Return the text of a chat by the chat template, with ``apply_chat_template``'s options.
 
     Raises TemplateLimitError, and what the template raises.
     """
@@ -96,7 +110,7 @@ class _LimitedCode(CodeGenerator):
     def blockvisit(self, nodes: Iterable[Node], frame: Frame) -> None:
         if self._begins:
             self._begins = False
-            self.writeline("environment.paint_tick()")
+            self.writeline("environment.chatforms_tick()")
         super().blockvisit(nodes, frame)
 
 
@@ -113,10 +127,10 @@ def _bounded(operation: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     return bounded
 
 
-# The class in which transformers compiles chat templates, and paint those of prompts. Outside of
-# ``limited`` its templates do what they did.
+# The class in which transformers compiles chat templates. Outside of ``limited`` its templates do
+# what they did.
 _Sandbox: Any = ImmutableSandboxedEnvironment
-_Sandbox.paint_tick = staticmethod(_tick)
+_Sandbox.chatforms_tick = staticmethod(_tick)
 _Sandbox.code_generator_class = _LimitedCode
 _Sandbox.intercepted_binops = frozenset(("*", "**"))
 _Sandbox.default_binop_table = _Sandbox.default_binop_table | {

@@ -14,14 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paint.models.call_styles import ToolCall
-from paint.models.tool_schemas import (
-    ToolError,
-    check_call,
-    fit_arguments,
-    tool_schemas,
-    typed_text,
-)
+from chatforms.errors import ToolError
+from chatforms.spellings import ToolCall
+from chatforms.tool_schemas import check_call, fit_arguments, tool_schemas, typed_text
 
 
 def find(

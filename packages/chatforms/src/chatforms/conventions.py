@@ -1,26 +1,25 @@
 """A model's conventions: how its chats end, how it thinks, and what its template reads.
 
 They are found by rendering its chat template: two turns, to see what ends them; prompts with
-thinking on and off; a thought, to see its tags. Whoever needs them asks ``Policy.conventions``.
+thinking on and off; a thought, to see its tags.
 """
 
 import json
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import date, datetime
-from functools import lru_cache
 from itertools import takewhile
 from typing import Any
 
 from jinja2 import TemplateError, meta
 from jinja2.ext import loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
-from paint.data.chats import THOUGHT_FIELDS
-from paint.models.rendering import render_chat
-from paint.resolve.structure import dropout_rates, linear_layers, rope_range
+from chatforms.messages import THOUGHT_FIELDS, Message
+from chatforms.rendering import by_template, render_chat
 from strictgrade.thoughts import (
     ThoughtTags,
     closing_spellings,
@@ -28,13 +27,10 @@ from strictgrade.thoughts import (
     split_thought,
 )
 
-Message = dict[str, Any]
-"""A turn as chat templates take it: role and content, and a thought, calls of tools or a result."""
-
 # Texts of trial chats, which occur in no template.
-_QUESTIONS = "paint-question-1", "paint-question-2"
-_ANSWERS = "paint-answer-1", "paint-answer-2"
-_THOUGHT = "paint-thought"
+_QUESTIONS = "trial-question-1", "trial-question-2"
+_ANSWERS = "trial-answer-1", "trial-answer-2"
+_THOUGHT = "trial-thought"
 
 _SWITCH = re.compile(r"think|thought|reason", re.IGNORECASE)
 """Words in the names of variables by which templates switch thinking."""
@@ -72,27 +68,19 @@ class Conventions(Thinking):
     end_ids: tuple[int, ...]  # each ends a completion, sorted
     end_tokens: tuple[str, ...]  # their texts
     date: str | None  # what the template reads from the clock, as YYYY-MM-DD; None if it does not
-    linear_layers: tuple[str, ...]  # by the last parts of their names, without the head
-    dropout: Mapping[str, float]  # rates above 0 by name
-    rope_range: int | None  # positions in which the rotary embedding is one function; None: all
 
     def table(self) -> dict[str, Any]:
-        """The conventions as JSON stores them."""
+        """Return the conventions as JSON stores them."""
         table: dict[str, Any] = json.loads(json.dumps(asdict(self)))
         return table
 
     def line(self) -> str:
-        """The conventions in one line."""
+        """Return the conventions in one line."""
         turn = self.end_of_turn.strip() or "nothing"
         parts = [f"end of turn {turn}", f"ends by {' '.join(self.end_tokens)}", self._thinking()]
         if self.date:
             parts.append(f"date fixed at {self.date}")
-        parts.append(f"linear layers {' '.join(self.linear_layers)}")
-        if self.dropout:
-            parts.append(f"dropout {', '.join(f'{k} {v:g}' for k, v in self.dropout.items())}")
-        if self.rope_range:
-            parts.append(f"one rope up to {self.rope_range:,} positions")
-        return " ".join(f"model: {', '.join(parts)}".split())
+        return " ".join(", ".join(parts).split())
 
     def _thinking(self) -> str:
         if self.can_switch_thinking:
@@ -108,7 +96,7 @@ class Conventions(Thinking):
         return text
 
     def warnings(self, *, thinking: bool) -> list[str]:
-        """What differs from what is requested: with thinking off, and for the ends of turns."""
+        """Return what differs from what is requested: with thinking off, and in ends of turns."""
         lines = []
         if not thinking and self.opened[False]:
             lines.append(
@@ -127,15 +115,12 @@ class Conventions(Thinking):
 
 
 def read_conventions(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    declared_ends: Sequence[int],
-    day: str,
+    tokenizer: PreTrainedTokenizerBase, declared_ends: Sequence[int], day: str | None = None
 ) -> Conventions:
-    """Read the conventions of a model, its tokenizer and its chat template.
+    """Return the conventions of a tokenizer and its chat template.
 
-    ``declared_ends`` are the end tokens of the generation settings and of the tokenizer. ``day`` is
-    the date for a template that reads the clock, as YYYY-MM-DD.
+    ``declared_ends`` are the end tokens of the model's generation settings and of the tokenizer.
+    ``day`` is the date for a template that reads the clock, as YYYY-MM-DD; None is the current day.
     """
     template = _Template(tokenizer, day)
     turn, turn_ids = _end_of_turn(template, declared_ends)
@@ -149,22 +134,18 @@ def read_conventions(
         end_of_turn_ids=turn_ids,
         end_ids=tuple(sorted(ends)),
         end_tokens=tuple(str(tokenizer.convert_ids_to_tokens(i)) for i in sorted(ends)),
-        date=day if reads_clock(tokenizer) else None,
-        linear_layers=linear_layers(model),
-        dropout=dropout_rates(model),
-        rope_range=rope_range(model.config),
+        date=(day or today()) if reads_clock(tokenizer) else None,
     )
 
 
-def read_thinking(tokenizer: PreTrainedTokenizerBase, day: str) -> Thinking:
-    """Read from the chat template how it thinks; ``day`` as for ``read_conventions``."""
-    template = _Template(tokenizer, day)
-    tags = _thought_tags(template)
+def read_thinking(tokenizer: PreTrainedTokenizerBase, day: str | None = None) -> Thinking:
+    """Return how the chat template thinks; ``day`` as for ``read_conventions``."""
+    template, tags = _Template(tokenizer, day), thought_tags(tokenizer)
     off, on = (open_thought(template.header(thinking=mode), tags) for mode in (False, True))
     differs = template.prompt(thinking=False) != template.prompt(thinking=True)
     return Thinking(
         tags=tags,
-        switches=tuple(_switches(tokenizer, _template_text(tokenizer))),
+        switches=tuple(_switches(tokenizer)),
         # Where the prompt opens a thought all the same, the model thinks.
         can_switch_thinking=differs and not off,
         opened=(off, on),
@@ -179,8 +160,8 @@ def read_thinking(tokenizer: PreTrainedTokenizerBase, day: str) -> Thinking:
     )
 
 
-def missing_header(tokenizer: PreTrainedTokenizerBase, day: str) -> str:
-    """What begins an assistant's turn and is in no prompt, as add_generation_prompt adds nothing.
+def missing_header(tokenizer: PreTrainedTokenizerBase, day: str | None = None) -> str:
+    """Return what begins an assistant's turn where add_generation_prompt does not add it.
 
     "" where a prompt is complete, as that of Mistral's template, whose replies have no header.
     """
@@ -191,58 +172,77 @@ def missing_header(tokenizer: PreTrainedTokenizerBase, day: str) -> str:
     written, found, _ = turn.removeprefix(prompt).partition(_ANSWERS[0])
     if not turn.startswith(prompt) or not found:
         return ""
-    for pair in _thought_tags(template):  # an empty thought is the reply's own
+    for pair in thought_tags(tokenizer):  # an empty thought is the reply's own
         opening, closing = re.escape(pair.opening), re.escape(pair.closing)
         written = re.sub(rf"(?s)(?:{opening}.*?)?{closing}|{opening}", "", written)
     return written.strip()
 
 
 def keeps_turns(tokenizer: PreTrainedTokenizerBase, *, thinking: bool) -> bool:
-    """Whether the prompt of a later turn begins with an earlier prompt and what followed it.
+    """Return whether a later turn's prompt begins with an earlier one and what followed it.
 
     A model that thinks is taken to write a thought, which templates may drop from earlier turns.
     """
-    template = _Template(tokenizer, today())
-    prompt, tags = template.prompt(thinking=thinking), _thought_tags(template)
+    template = _Template(tokenizer)
+    prompt, tags = template.prompt(thinking=thinking), thought_tags(tokenizer)
     opened, answer = "", _ANSWERS[0]
     if thinking and tags:
         opened = open_thought(_header(prompt), tags)
         begun = "" if opened else f"{tags[0].opening}\n"
         answer = f"{begun}{_THOUGHT}\n{tags[0].closing}\n\n{answer}"
     chat = [_user(0), _assistant(0) | {"content": opened + answer}, _user(1)]
-    later = template.chat(chat, thinking=thinking, add_generation_prompt=True)
+    later = template.chat(chat, thinking=thinking, begins_reply=True)
     return later.startswith(prompt + answer)
 
 
 def template_arguments(
     tokenizer: PreTrainedTokenizerBase, *, thinking: bool, day: str | None = None
 ) -> dict[str, Any]:
-    """Variables of the chat template: its switches of thinking, and its clock.
+    """Return variables of the chat template: its switches of thinking, and its clock.
 
     ``day`` is the date that the clock shows, as YYYY-MM-DD; None is today.
     """
     # Qwen3's name. A template that does not read it ignores it.
     arguments: dict[str, Any] = {"enable_thinking": thinking}
-    for name, values in _switches(tokenizer, _template_text(tokenizer)).items():
+    for name, values in _switches(tokenizer).items():
         if values[thinking] is not None:
             arguments[name] = values[thinking]
-    return arguments | _clock_arguments(tokenizer, day or today())
+    return arguments | _clock_arguments(tokenizer, day)
+
+
+def render_turns(
+    tokenizer: PreTrainedTokenizerBase,
+    messages: Sequence[Message],
+    *,
+    thinking: bool,
+    day: str | None = None,
+    tools: Sequence[Mapping[str, Any]] = (),
+    begins_reply: bool = False,
+) -> str:
+    """Return the text of a chat, with what begins a reply if asked for; nothing is checked.
+
+    Raises what the template raises, which is among RENDERING_ERRORS, and TemplateLimitError.
+    """
+    arguments = template_arguments(tokenizer, thinking=thinking, day=day)
+    if tools:
+        arguments["tools"] = list(tools)
+    return render_chat(tokenizer, messages, add_generation_prompt=begins_reply, **arguments)
 
 
 def reads_clock(tokenizer: PreTrainedTokenizerBase) -> bool:
-    """True if the chat template reads the clock."""
-    return _CLOCK in _variables(_template_text(tokenizer))
+    """Return whether the chat template reads the clock."""
+    return _CLOCK in _variables(tokenizer)
 
 
 def today() -> str:
-    """The current date as YYYY-MM-DD."""
+    """Return the current date as YYYY-MM-DD."""
     return date.today().isoformat()
 
 
-def _clock_arguments(tokenizer: PreTrainedTokenizerBase, day: str) -> dict[str, Any]:
+def _clock_arguments(tokenizer: PreTrainedTokenizerBase, day: str | None) -> dict[str, Any]:
     # Midnight of a day, in place of transformers' own clock.
     if reads_clock(tokenizer):
-        return {_CLOCK: datetime.fromisoformat(day).strftime}
+        return {_CLOCK: datetime.fromisoformat(day or today()).strftime}
     return {}
 
 
@@ -250,11 +250,11 @@ def _template_text(tokenizer: PreTrainedTokenizerBase) -> str:
     return str(tokenizer.get_chat_template())
 
 
-@lru_cache(maxsize=32)
-def _variables(template: str) -> frozenset[str]:
-    """Variables that a chat template reads without setting them."""
+@by_template()
+def _variables(tokenizer: PreTrainedTokenizerBase) -> frozenset[str]:
+    """Variables that the chat template reads without setting them."""
     # A tag of transformers' own, which marks the assistant's text and prints it unchanged.
-    plain = re.sub(r"{%-?\s*(?:end)?generation\s*-?%}", "", template)
+    plain = re.sub(r"{%-?\s*(?:end)?generation\s*-?%}", "", _template_text(tokenizer))
     environment = ImmutableSandboxedEnvironment(extensions=[loopcontrols])
     return frozenset(meta.find_undeclared_variables(environment.parse(plain)))
 
@@ -264,37 +264,31 @@ class _Template:
     """A tokenizer's chat template, to try chats with."""
 
     tokenizer: PreTrainedTokenizerBase
-    day: str
+    day: str | None = None
 
-    def render(self, messages: Sequence[Message], **arguments: Any) -> str:
+    def chat(
+        self, messages: Sequence[Message], *, thinking: bool = True, begins_reply: bool = False
+    ) -> str:
         """The text of a chat; "" where the template refuses it."""
-        try:
-            return render_chat(self.tokenizer, messages, **arguments)
-        except RENDERING_ERRORS:
-            return ""
-
-    def chat(self, messages: Sequence[Message], *, thinking: bool = True, **options: Any) -> str:
-        """The text of a chat without a prompt for a reply."""
-        arguments = template_arguments(self.tokenizer, thinking=thinking, day=self.day)
-        return self.render(messages, **arguments, **options)
+        with suppress(*RENDERING_ERRORS):
+            return render_turns(
+                self.tokenizer, messages, thinking=thinking, day=self.day, begins_reply=begins_reply
+            )
+        return ""
 
     def prompt(self, *, thinking: bool) -> str:
         """The text of a prompt up to the reply."""
-        return self.chat([_user(0)], thinking=thinking, add_generation_prompt=True)
+        return self.chat([_user(0)], thinking=thinking, begins_reply=True)
 
     def header(self, *, thinking: bool) -> str:
         """The text between a user's message and the reply."""
         return _header(self.prompt(thinking=thinking))
 
-    def thought(self) -> tuple[str, str]:
-        """What a turn has between question and thought, and between thought and answer.
+    def thought(self) -> tuple[str, str, str]:
+        """The field of a message for its thought, and what is before and behind the thought.
 
-        Both are "" where the template shows no thought.
+        All are "" where the template shows no thought.
         """
-        return self.thought_field()[1:]
-
-    def thought_field(self) -> tuple[str, str, str]:
-        """The field of a message for its thought, and what is before and behind the thought."""
         for name in THOUGHT_FIELDS:
             turn = self.chat([_user(0), {**_assistant(0), name: _THOUGHT}])
             before, found, after = _header(turn).partition(_THOUGHT)
@@ -316,28 +310,30 @@ def _header(text: str) -> str:
     return text.partition(_QUESTIONS[0])[2]
 
 
-# The template's text is in the cache's key, as it may change after the first call.
-@lru_cache(maxsize=8)
-def _switches(tokenizer: PreTrainedTokenizerBase, text: str) -> Mapping[str, tuple[Any, Any]]:
+@by_template()
+def _switches(tokenizer: PreTrainedTokenizerBase) -> Mapping[str, tuple[Any, Any]]:
     """The variables that switch thinking, with their values for off and on; None leaves it unset.
 
     They are those with a word of ``_SWITCH`` in their name whose values change a prompt.
     """
-    template, found = _Template(tokenizer, today()), {}
-    for name in sorted(_variables(text)):
-        values = _values(template, name) if _SWITCH.search(name) else None
+    found = {}
+    for name in sorted(_variables(tokenizer)):
+        values = _values(tokenizer, name) if _SWITCH.search(name) else None
         if values is not None:
             found[name] = values
     return found
 
 
-def _values(template: _Template, name: str) -> tuple[Any, Any] | None:
+def _values(tokenizer: PreTrainedTokenizerBase, name: str) -> tuple[Any, Any] | None:
     """The values of a variable that switch thinking off and on; None if it is no switch."""
-    clock = _clock_arguments(template.tokenizer, template.day)
+    clock = _clock_arguments(tokenizer, None)
 
     def prompt(value: Any) -> str:
         chosen = {} if value is None else {name: value}
-        return template.render([_user(0)], add_generation_prompt=True, **clock, **chosen)
+        with suppress(*RENDERING_ERRORS):
+            options = {"add_generation_prompt": True, **clock, **chosen}
+            return render_chat(tokenizer, [_user(0)], **options)
+        return ""
 
     plain = prompt(None)
     off, on = prompt(False), prompt(True)
@@ -361,21 +357,11 @@ def _closes_thought(prompt: str, tags: Sequence[ThoughtTags] = ()) -> bool:
     return bool(thought) and answer is not None
 
 
-@lru_cache(maxsize=8)
-def thought_tags(tokenizer: PreTrainedTokenizerBase, template: str) -> tuple[ThoughtTags, ...]:
-    """Tags of a model's thoughts; the template's text is in the cache's key, as it may change."""
-    return _thought_tags(_Template(tokenizer, today()))
-
-
-@lru_cache(maxsize=8)
-def thought_field(tokenizer: PreTrainedTokenizerBase, template: str) -> str:
-    """The field of a message in which the template looks for its thought; "" if it has none."""
-    return _Template(tokenizer, today()).thought_field()[0]
-
-
-def _thought_tags(template: _Template) -> tuple[ThoughtTags, ...]:
-    """Tags of thoughts: of a turn with one, of what a prompt opens or closes, of the vocabulary."""
-    before, after = template.thought()
+@by_template()
+def thought_tags(tokenizer: PreTrainedTokenizerBase) -> tuple[ThoughtTags, ...]:
+    """Return tags of thoughts: of a turn, of what a prompt opens or closes, of the vocabulary."""
+    template = _Template(tokenizer)
+    _, before, after = template.thought()
     opening, closing = open_thought(before).strip(), after.strip()
     if not opening:  # another spelling: what a turn without a thought does not have
         plain = _header(template.chat([_user(0), _assistant(0)])).partition(_ANSWERS[0])[0]
@@ -395,6 +381,12 @@ def _thought_tags(template: _Template) -> tuple[ThoughtTags, ...]:
             if open_thought(token):
                 found += _tags_of(token, template)
     return tuple(dict.fromkeys(found))
+
+
+@by_template()
+def thought_field(tokenizer: PreTrainedTokenizerBase) -> str:
+    """Return the field of a message in which the template looks for its thought, or ""."""
+    return _Template(tokenizer).thought()[0]
 
 
 def _vocabulary(template: _Template) -> list[str]:
@@ -475,7 +467,7 @@ def _after_turns(template: _Template, declared_ends: set[int]) -> tuple[str, str
 
 
 def common_length(first: Sequence[object], second: Sequence[object]) -> int:
-    """Number of elements with which both sequences begin."""
+    """Return the number of elements with which both sequences begin."""
     pairs = zip(first, second, strict=False)
     return len([*takewhile(lambda pair: pair[0] == pair[1], pairs)])
 
@@ -492,7 +484,7 @@ def _special_ids(tokenizer: PreTrainedTokenizerBase) -> set[int]:
 def _is_end_token(template: _Template, token: int) -> bool:
     """True for a special token, unless it also ends the thought within a turn."""
     tokenizer = template.tokenizer
-    _, after_thought = template.thought()
+    after_thought = template.thought()[2]
     return token in _special_ids(tokenizer) and token not in _encode(tokenizer, after_thought)
 
 
@@ -515,7 +507,7 @@ def _before_reference(
         return ""
     if is_continued and not open_thought(opened + written, tags):
         return written
-    _, after_thought = template.thought()
+    after_thought = template.thought()[2]
     if after_thought and not open_thought(opened + after_thought, tags):
         return after_thought
     for pair in tags:

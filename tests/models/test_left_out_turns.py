@@ -1,0 +1,110 @@
+"""A row whose turns a chat template leaves out is refused, by whoever reads rows."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from chat_templates import LOOP
+from paint.config.schema import Config, DataConfig, ModelConfig, PromptsConfig
+from paint.core.demo_files import MODEL
+from paint.core.display import Display
+from paint.data.problems import DataError, Problem, ValidRows
+from paint.evaluation.generate import deployment_prompts
+from paint.lab.validate import TURNS, check_file
+from paint.models.model_errors import PolicyError, PromptError
+from paint.models.policy import Policy, load_tokenizer
+from paint.resolve.check import check_config
+from paint.training.prompt_filter import filter_problems
+from runs import changed
+
+TWO_ROLES = f"""{LOOP}{{%- if m.role in ('user', 'assistant') %}}
+{{{{- '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}}}{{%- endif %}}
+{{%- endfor %}}{{%- if add_generation_prompt %}}
+{{{{- '<|im_start|>assistant\\n' }}}}{{%- endif %}}"""
+NO_PROMPT = (
+    f"{LOOP}{{{{- '<|im_start|>' + m.role + '\\n' }}}}{{{{- m.content + '<|im_end|>\\n' }}}}"
+    f"{{%- endfor %}}"
+)
+
+
+@pytest.fixture
+def two_roles(tmp_path: Path) -> str:
+    folder = tmp_path / "model"
+    shutil.copytree(MODEL, folder)
+    (folder / "chat_template.jinja").write_text(TWO_ROLES)
+    return str(folder)
+
+
+def chat_of(identity: str, *turns: tuple[str, str]) -> Problem:
+    return Problem(turns[-1][1], "It is 5.", "5", identity, turns=turns, row=int(identity))
+
+
+@pytest.fixture
+def policy_of_two_roles(policy: Policy) -> Policy:
+    policy.tokenizer.chat_template = TWO_ROLES
+    return policy
+
+
+ROWS = [
+    chat_of("1", ("user", "2 + 3?")),
+    chat_of("2", ("system", "Be brief."), ("user", "2 + 3?")),
+    chat_of("3", ("user", "2?"), ("developer", "Be brief."), ("user", "2 + 3?")),
+]
+
+
+def test_filter_problems_turn_that_is_left_out_is_refused_or_skipped(
+    policy_of_two_roles: Policy, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for recipe in ("demo-paint", "demo-grpo", "demo-sft"):
+        run = check_config(changed(recipe, {"data": {"path": "rows.jsonl"}}))
+        with pytest.raises(DataError, match=r"rows.jsonl: problem 2: .* the system turn .* skip"):
+            filter_problems(policy_of_two_roles, run, ValidRows(ROWS, {}), Display())
+        run = run.changed("data", on_bad_row="skip")
+        found = filter_problems(policy_of_two_roles, run, ValidRows(ROWS, {}), Display())
+        assert [problem.id for problem in found] == ["1"]
+        line = "skipped 2 rows: the chat template does not take their turns or thoughts"
+        assert line in capsys.readouterr().out
+
+
+def test_prompts_of_every_kind_are_checked(policy_of_two_roles: Policy) -> None:
+    policy = replace(
+        policy_of_two_roles, prompts=PromptsConfig(teacher_system="{{ context }} {{ student }}")
+    )
+    plain, system, _ = ROWS
+    assert policy.student_prompt(plain)
+    with pytest.raises(PolicyError, match=r"problem 1: .*prompts.teacher_system adds"):
+        policy.teacher_prompt(plain, "It is 5.", complete=True)
+    with pytest.raises(PolicyError, match=r"problem 1: .*prompts.teacher_system adds"):
+        policy.rationale_prompt(plain, "It is 5.", complete=True)
+    with pytest.raises(PromptError, match=r"problem 2: .* the system turn"):
+        deployment_prompts(policy, [plain, system], thinking=False)
+
+
+def test_check_file_turn_that_is_left_out_makes_the_row_bad(two_roles: str, tmp_path: Path) -> None:
+    rows = []
+    for problem in ROWS:
+        turns = [*problem.turns, ("assistant", problem.solution)]
+        chat = [{"role": role, "content": text} for role, text in turns]
+        rows.append(json.dumps({"messages": chat, "answer": "5"}))
+    path = tmp_path / "rows.jsonl"
+    path.write_text("\n".join(rows))
+    config = Config(model=ModelConfig(path=two_roles), data=DataConfig(path=str(path)))
+    check = check_file(check_config(config), display=Display(enabled=False))
+    assert check.good == 1
+    assert [row for row, _ in check.bad[TURNS]] == [2, 3]
+    roles = [text.partition("leaves out the ")[2].split()[0] for _, text in check.bad[TURNS]]
+    assert roles == ["system", "developer"]
+    config = replace(config, prompts=PromptsConfig(teacher_system="{{ context }}"))
+    with pytest.raises(PolicyError, match=r"prompts.teacher_system adds this system turn"):
+        check_file(check_config(config), display=Display(enabled=False))
+
+
+def test_load_tokenizer_template_without_generation_prompt_is_refused(two_roles: str) -> None:
+    load_tokenizer(two_roles)
+    (Path(two_roles) / "chat_template.jinja").write_text(NO_PROMPT)
+    with pytest.raises(PolicyError, match=r"no generation prompt.*'<\|im_start\|>assistant'") as no:
+        load_tokenizer(two_roles)
+    assert "add {%- if add_generation_prompt %}" in str(no.value)
