@@ -35,7 +35,7 @@ NAMED += [f"demo-{method}" for method in METHODS]
 # docs/how-to/variants.md
 KINDS = ["anchored", "answer", "by-verdict", "contrast", "entropy-gap", "on-correct"]
 KINDS += ["reason-first", "refreshed", "rewarded"]
-VARIANTS = [f"paint-{kind}" for kind in KINDS]
+VARIANTS = [*(f"paint-{kind}" for kind in KINDS), "sft-teacher"]
 PAPERS = [
     "beta-opsd",
     "concise",

@@ -402,6 +402,12 @@ METRICS = (
         charts=("entropy",),
     ),
     Metric(
+        name="teacher_gap",
+        unit="nats",
+        meaning="log-prob of a token of the teacher's own answer under the teacher, less that "
+        "under the student: what the context tells of it; variant `sft_teacher`",
+    ),
+    Metric(
         name="loss_weight",
         unit="–",
         meaning="weight of a completion by its verdict: mean over completions; 0: no completion "

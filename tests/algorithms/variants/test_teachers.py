@@ -39,7 +39,7 @@ def by_id(problems: list[Problem]) -> dict[str, Problem]:
     return {p.id: p for p in problems[:PROBLEMS]}
 
 
-VARIANT = r"paint-(?!qwen)|oasis|(e2|og|u|beta)-opsd|semi-opd|rlsd|sipo|sdar"
+VARIANT = r"paint-(?!qwen)|oasis|(e2|og|u|beta)-opsd|semi-opd|rlsd|sipo|sdar|sft-teacher"
 
 
 @pytest.mark.slow
