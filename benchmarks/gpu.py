@@ -512,19 +512,28 @@ def decode_steps(scale: Scale, say: Say, place: Place) -> None:
 def _benchmark(
     script: str, arguments: Sequence[str], place: Place, rows: Callable[[Any], None]
 ) -> None:
-    """Run another benchmark; what it had stored counts, even if it did not get to its end."""
+    """Run another benchmark, and tell all that it has stored whenever that is more.
+
+    It counts, even if the benchmark does not get to its end.
+    """
     path = place.folder / f"{script}.json"
+    path.unlink(missing_ok=True)
     command = [sys.executable, str(HERE / script), *arguments, "--json", str(path)]
     process = subprocess.Popen(command, stdout=sys.stderr)
-    try:
-        ended = f"ended with {process.wait(place.ends - time.time() - 5)}"
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-        ended = "had no time left"
-
-    if path.exists():
-        rows(json.loads(path.read_text()))
+    ended = told = ""
+    while not ended:
+        try:
+            ended = f"ended with {process.wait(1)}"
+        except subprocess.TimeoutExpired:
+            if time.time() > place.ends - 5:
+                process.kill()
+                process.wait()
+                ended = "had no time left"
+        text = path.read_text() if path.exists() else ""
+        with suppress(json.JSONDecodeError):  # it is being written, or was when it was killed
+            if text != told:
+                rows(json.loads(text))
+                told = text
     if process.returncode:
         raise RuntimeError(f"{script} {ended}")
 
@@ -1274,10 +1283,14 @@ def work(order: dict[str, Any]) -> int:
     scale = FULL if on_gpu() and not order["rehearse"] else REHEARSAL
     folder, ends, smollm2 = order["place"]
     with Path(order["rows"]).open("a") as file:
+        written = set()
 
         def say(table: str = "", **cells: Any) -> None:
             known = {name: _stored(cell) for name, cell in cells.items()}
-            print(json.dumps({"table": table, **known}), file=file, flush=True)
+            line = json.dumps({"table": table, **known})
+            if line not in written:  # those of another benchmark come again with each new one
+                written.add(line)
+                print(line, file=file, flush=True)
 
         try:
             part.run(scale, say, Place(Path(folder), ends, smollm2))

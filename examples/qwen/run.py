@@ -128,13 +128,20 @@ HELPER = "QWEN_HELPER"
 """Set in the environment of the further processes, to the number of all."""
 
 AS_IN_PAPER = "paint-as-worded-in-the-paper"
-UNCLIPPED = (
+CLIP_MODES = {"without-clip": "none", "bounded": "huber"}
+OTHER_CLIPS = (
     "opsd-without-clip",
     "paint-other-without-clip",
     "paint-without-clip-x3",
     "paint-without-clip",
+    "opsd-bounded",
+    "opsd-bounded-x3",
+    "paint-other-bounded",
+    "paint-bounded-x3",
+    "paint-bounded",
 )
-"""The same losses without the paper's clip, with which they collapsed on an H200."""
+"""The same losses without the paper's clip, with which they collapsed on an H200, and with the
+bounded form, which is the default."""
 
 TRIPLED = "-x3"
 """A run whose name ends so has three times the learning rate."""
@@ -341,7 +348,7 @@ def tasks_of(options: Options, display: Display) -> list[Task]:
                 do_run = partial(train_and_evaluate, part, name, seed, options, display)
                 has_rate = name not in OWN_RATE
                 task = Task(f"{part}-{name}-{seed}", do_run, needs if has_rate else ())
-                (taught if has_rate else free).append(task)
+                (taught if task.needs else free).append(task)
                 trained.append(task.name)
             if part == "gsm8k" and not options.methods:
                 for benchmark, grader in TRANSFER.items():
@@ -487,7 +494,7 @@ def names_of(part: Part) -> list[str]:
         "gsm8k": [
             "paint",
             "opsd",
-            *UNCLIPPED,
+            *OTHER_CLIPS,
             "grpo",
             "paint-other",
             "paint-none",
@@ -578,9 +585,10 @@ def cells_of(part: Part, wording: str, options: Options) -> list[ExperimentRun]:
     cells = [ExperimentRun(name, run.config) for name, run in read]
     if part == "gsm8k":
         configs = {cell.name: cell.config for cell in cells}
-        for name in UNCLIPPED:
-            config = configs[name.partition("-without-clip")[0]]
-            config = config.changed("objective", clip_mode="none")
+        for name in OTHER_CLIPS:
+            clip = next(clip for clip in CLIP_MODES if clip in name)
+            config = configs[name.partition(f"-{clip}")[0]]
+            config = config.changed("objective", clip_mode=CLIP_MODES[clip])
             cells.insert(-1, ExperimentRun(name, config))
     if part == "gsm8k" and wording != "paper":
         config = replace(read[-1][1].config, prompts=PromptsConfig())

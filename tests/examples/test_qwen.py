@@ -121,6 +121,11 @@ def test_cells_of_gsm8k_have_methods_controls_and_the_papers_wording(options: Op
         "paint-other-without-clip",
         "paint-without-clip-x3",
         "paint-without-clip",
+        "opsd-bounded",
+        "opsd-bounded-x3",
+        "paint-other-bounded",
+        "paint-bounded-x3",
+        "paint-bounded",
         "paint-as-worded-in-the-paper",
         "paint",
     ]
@@ -131,6 +136,8 @@ def test_cells_of_gsm8k_have_methods_controls_and_the_papers_wording(options: Op
     unclipped = cells["paint"].changed("objective", clip_mode="none")
     assert cells["paint-without-clip"] == unclipped
     assert cells["opsd-without-clip"].context.mask_ratio_wrong == 0.0
+    assert cells["opsd-bounded-x3"] == cells["opsd"].changed("objective", clip_mode="huber")
+    assert cells["paint-other-bounded"].context.source == ("other",)
     assert cells["paint-other"].context.source == ("other",)
     assert "paint-as-worded-in-the-paper" not in {
         cell.name for cell in cells_of("gsm8k", "paper", options)
