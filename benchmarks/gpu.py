@@ -1283,14 +1283,11 @@ def work(order: dict[str, Any]) -> int:
     scale = FULL if on_gpu() and not order["rehearse"] else REHEARSAL
     folder, ends, smollm2 = order["place"]
     with Path(order["rows"]).open("a") as file:
-        written = set()
 
+        @once
         def say(table: str = "", **cells: Any) -> None:
             known = {name: _stored(cell) for name, cell in cells.items()}
-            line = json.dumps({"table": table, **known})
-            if line not in written:  # those of another benchmark come again with each new one
-                written.add(line)
-                print(line, file=file, flush=True)
+            print(json.dumps({"table": table, **known}), file=file, flush=True)
 
         try:
             part.run(scale, say, Place(Path(folder), ends, smollm2))
@@ -1298,6 +1295,19 @@ def work(order: dict[str, Any]) -> int:
             print(_line(missing))
             return 3
     return 0
+
+
+def once(say: Say) -> Say:
+    """Say each row once: those of another benchmark come again with each new one."""
+    said = set()
+
+    def new(table: str = "", **cells: Any) -> None:
+        row = str((table, cells))
+        if row not in said:
+            said.add(row)
+            say(table, **cells)
+
+    return new
 
 
 def _stored(value: Any) -> Any:

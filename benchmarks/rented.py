@@ -39,7 +39,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.util import find_spec
@@ -135,7 +135,9 @@ def pack(
                 archive.add(path, name)
         pieces.flush()
         groups[group], number = pieces.written, pieces.number
-    install = f"{INSTALL} wheels/*.whl" if [*wheels.glob("*.whl")] else "true"
+    # Together, which is fast; one by one where the machine refuses one of them.
+    install = f"{INSTALL} wheels/*.whl || for one in wheels/*.whl; do {INSTALL} $one; done"
+    install = install if [*wheels.glob("*.whl")] else "true"
     [commit] = git(root, "describe", "--always", "--dirty", "--abbrev=12")
     commands = {"base": install, "model": build or "true"}
     manifest = json.dumps({"commit": commit, "commands": commands, "groups": groups}, indent=1)
@@ -238,7 +240,7 @@ class Part:
 
 PARTS = (
     Part("decode-steps", 150),
-    Part("gsm8k", 330, ("base", "model")),
+    Part("gsm8k", 400, ("base", "model")),
     Part("peers", 200),
     Part("long", 65),
     Part("seeds", 600, ("base", "model")),
@@ -253,21 +255,19 @@ class Report:
     work: Path
     out: Path | None
     began: float = field(default_factory=time.monotonic)
-    lock: Any = field(default_factory=threading.Lock)
 
     def line(self, text: str, **details: Any) -> None:
         """Print a line, append it to figures.txt, and its details to details.jsonl."""
         seconds = time.monotonic() - self.began
         row = json.dumps({"seconds": round(seconds, 1), **(details or {"line": text})})
-        with self.lock:
-            if text:
-                text = f"{seconds:4.0f} s  {text[:400]}"
-                print(text, flush=True)
-            for name, added in (("figures.txt", text), ("details.jsonl", row)):
-                with (self.work / name).open("a") as file:
-                    file.write(f"{added}\n" if added else "")
-                if self.out:
-                    shutil.copyfile(self.work / name, self.out / name)
+        if text:
+            text = f"{seconds:4.0f} s  {text[:400]}"
+            print(text, flush=True)
+        for name, added in (("figures.txt", text), ("details.jsonl", row)):
+            with (self.work / name).open("a") as file:
+                file.write(f"{added}\n" if added else "")
+            if self.out:
+                shutil.copyfile(self.work / name, self.out / name)
 
     def figure(self, part: str, cells: Mapping[str, Any]) -> None:
         """A line of the cells, but for those whose name begins with _, which are details."""
@@ -373,12 +373,23 @@ def run_part(part: Part, limit: float, rehearse: bool, report: Report) -> None:
         status = "done"
     except subprocess.TimeoutExpired:
         code, status = 0, "stopped"
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    end(process)
     reader.join(2)
     status = f"failed with {code} ({last})" if code else status
     report.line(f"{part.name}: {status} after {time.monotonic() - began:.0f} s")
+
+
+def end(process: "subprocess.Popen[str]") -> None:
+    """End a process and all that it has started. Trainings save what they have when asked to."""
+    for number, patience in ((signal.SIGTERM, 5), (signal.SIGKILL, 0)):
+        until = time.monotonic() + patience
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+            while time.monotonic() < until:
+                process.poll()
+                os.killpg(process.pid, 0)
+                time.sleep(0.1)
+    process.wait()
 
 
 # --- the parts, each in its own process -----------------------------------------------------------
@@ -393,17 +404,13 @@ def gpu_part(name: str, order: dict[str, Any]) -> None:
     """A part of benchmarks/gpu.py."""
     import gpu
 
-    said = set()
-
     def told(table: str = "", **cells: Any) -> None:
         hidden = "_" if table == "Kernels of a step" else ""
-        found = {hidden + name: cell for name, cell in cells.items()}
-        if str(found) not in said:  # a table is told again with each new row
-            said.add(str(found))
-            say(**found)
+        say(**{hidden + name: cell for name, cell in cells.items()})
 
     scale = gpu.REHEARSAL if order["rehearse"] else gpu.FULL
-    gpu.PARTS[name].run(scale, told, gpu.Place(Path(order["work"]), order["ends"], ""))
+    place = gpu.Place(Path(order["work"]), order["ends"], "")
+    gpu.PARTS[name].run(scale, gpu.once(told), place)
 
 
 def gsm8k(order: dict[str, Any], seeds: int = 1) -> None:
@@ -415,17 +422,19 @@ def gsm8k(order: dict[str, Any], seeds: int = 1) -> None:
     command += ["--seeds", str(seeds), "--steps", "40", "--wording", "explain", "--rate", RATE]
     command += ["--processes", "1" if tiny else "5", "--folder", str(folder)]
     command += ["--rehearse"] if tiny else []
-    with shared_gpu(work) as env:
-        process = subprocess.Popen(command, cwd=work / "code" / "examples" / "qwen", env=env)
-        while True:
-            has_ended = process.poll() is not None
-            for name, cells in new_figures(folder):
-                if name not in said:
-                    said.add(name)
-                    say(**cells)
-            if has_ended:
-                break
-            time.sleep(1)
+    # Processes share a GPU well by MPS, where that is installed; other parts do not use it.
+    mps = {"CUDA_MPS_PIPE_DIRECTORY": str(work), "CUDA_MPS_LOG_DIRECTORY": str(work)}
+    env = {**os.environ, **mps}
+    subprocess.run(["sh", "-c", "nvidia-cuda-mps-control -d"], env=env, timeout=20, check=False)
+    process = subprocess.Popen(command, cwd=work / "code" / "examples" / "qwen", env=env)
+    has_ended = False
+    while not has_ended:
+        time.sleep(1)
+        has_ended = process.poll() is not None
+        for name, cells in new_figures(folder):
+            if name not in said:
+                said.add(name)
+                say(**cells)
     sys.exit(process.returncode)
 
 
@@ -450,19 +459,6 @@ def whole_rows(path: Path) -> list[dict[str, Any]]:
     """The rows of a file that another process appends to, but for the one that it is writing."""
     lines = path.read_text().splitlines(keepends=True) if path.exists() else []
     return [json.loads(line) for line in lines if line.endswith("\n")]
-
-
-@contextmanager
-def shared_gpu(work: Path) -> Iterator[dict[str, str]]:
-    """The environment of processes that share the GPU, by MPS where that is installed."""
-    env, control = dict(os.environ), shutil.which("nvidia-cuda-mps-control")
-    if control is None:
-        yield env
-        return
-    env |= {"CUDA_MPS_PIPE_DIRECTORY": str(work), "CUDA_MPS_LOG_DIRECTORY": str(work)}
-    subprocess.run([control, "-d"], env=env, timeout=20, check=False)
-    yield env
-    subprocess.run([control], input="quit\n", text=True, env=env, timeout=10, check=False)
 
 
 WORK: dict[str, Callable[[dict[str, Any]], None]] = {

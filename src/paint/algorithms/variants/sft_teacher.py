@@ -24,6 +24,7 @@ from paint.inference.engine import Completion
 from paint.inference.local import LocalEngine
 from paint.inference.rollouts import Rollout, rollout_of
 from paint.objective.loss import weighted_sum
+from paint.resolve.engines import LOCAL
 from paint.training import train_step as ts
 from paint.training.teacher_views import with_teacher_prompt
 from paint.training.weighting import Weights, factors, learn_from
@@ -50,7 +51,7 @@ class SftTeacher(Variant):
         """Raise ConfigError for what the student would have to sample first."""
         rollout = config.rollout
         faults = {
-            'rollout.engine "local"': rollout.engine != "local",
+            'rollout.engine "local"': rollout.engine != LOCAL,
             "rollout.off_policy_steps 0": rollout.off_policy_steps > 0,
             "a context.source that is the row's": any(
                 not context_source(name).of_row for name in config.context.source
