@@ -275,7 +275,12 @@ class Report:
         for name, cell in cells.items():
             if not name.startswith("_"):
                 shown.append(f"{name} {cell:.4g}" if isinstance(cell, float) else f"{name} {cell}")
-        self.line(f"{part}: {', '.join(shown)}" if shown else "", part=part, **cells)
+        text = f"{part}: {', '.join(shown)}"[:400]
+        path = self.work / "figures.txt"
+        # A part that continues tells again what it had told.
+        if path.exists() and f"s  {text}\n" in path.read_text():
+            return
+        self.line(text if shown else "", part=part, **cells)
 
 
 def run(

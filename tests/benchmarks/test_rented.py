@@ -167,6 +167,7 @@ def test_run_does_what_was_not_tried_and_what_is_named_again(calls: Path, tmp_pa
     run(calls, work, None, 2, ["fails"], parts=parts)
     ends = [line.split(":")[0] for line in done(work) if " after " in line]
     assert ends == ["fails", "works", "fails"]
+    assert done(work).count("fails: name first") == 1  # told again, and written once
 
 
 def test_run_waits_for_one_that_works_already(calls: Path, tmp_path: Path) -> None:
