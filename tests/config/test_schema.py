@@ -10,7 +10,7 @@ import tyro
 from hypothesis import given
 
 from config_tables import TABLES
-from paint.cli.extension_flags import WITHOUT_TABLES
+from paint.cli.parser import WITHOUT_TABLES
 from paint.config.context_sources import SOURCES, context_source
 from paint.config.recipe import (
     differences,
