@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 
 from paint.cli import main
-from paint.cli.extension_flags import CONFIG
-from paint.cli.flag_checks import flag_kinds
 from paint.cli.main import COMMANDS
-from paint.cli.parser import command_options, settings_type
+from paint.cli.parser import flags_of, settings_type
+from paint.cli.reader import setting_flags
 from paint.commands import parameters_of
 
 # The words before the flags, of what is missing.
@@ -68,13 +67,14 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_command_misspelt_flag_ends_in_one_line(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    kinds = flag_kinds(command_options(COMMANDS[name]), CONFIG)
-    longest = max(kinds, key=len).replace("_", "-")
+    longest = max(flags_of(COMMANDS[name]) or ["x"], key=len).replace("_", "-")
     for flag in (f"{longest}x", longest[:-1], longest.replace("-", "").replace("e", "", 1)):
+        if flag in flags_of(COMMANDS[name]):
+            continue
         said = ends_with_one_line(f"{name} {recipe_words(name)} --{flag} 1", capsys)
         assert f"unknown flag --{flag}" in said
         if len(longest) > 6:
-            assert "did you mean --" in said
+            assert "did you mean " in said
 
 
 @pytest.mark.parametrize("name", [n for n in COMMANDS if n not in ("doctor",)])
@@ -108,8 +108,8 @@ def test_flags_are_arguments_of_the_function_by_the_same_names(name: str) -> Non
     command = COMMANDS[name]
     arguments = set(inspect.signature(command.function).parameters)
     settings = settings_type(command.function)
-    of_sections = flag_kinds(settings, "") if settings else {}
-    for flag in flag_kinds(command_options(command), CONFIG):
+    of_sections = setting_flags(settings) if settings else {}
+    for flag in flags_of(command):
         section = flag.partition(".")[0]
         is_named = OF_THE_SHELL.get(flag, flag) in arguments or section in arguments
         assert is_named or flag in of_sections or flag in SHELL_ONLY, flag

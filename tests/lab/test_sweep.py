@@ -8,11 +8,11 @@ import pytest
 
 import paint
 from paint.cli import main
-from paint.config.recipe import find_recipe, read_recipe
+from paint.config.recipe import apply_settings, find_recipe, read_recipe
 from paint.config.schema import Config, ConfigError
 from paint.lab.checkpoint_results import read_results
 from paint.lab.recipes import read_recipes
-from paint.lab.sweep import apply_settings, row_name, value_text
+from paint.lab.sweep import row_name, value_text
 
 DEMO = read_recipe(find_recipe("demo-paint"))
 ON_CORRECT = "paint.algorithms.variants.on_correct:OnCorrect"

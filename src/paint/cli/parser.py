@@ -1,92 +1,83 @@
-"""From a command's signature to tyro's parser, and from a parsed line to the call.
+"""From a command's signature to its flags, and from a line to the call.
 
-tyro makes a parser from a dataclass. Each command gets one, with a field for each parameter: those
-before ``*`` are positional. ``**sections`` becomes a field ``config``, whose fields are flags, such
-as ``--train.steps``; a recipe's values are their defaults.
+``paint.cli.reader`` reads the line. tyro prints help and completion: it makes them of a dataclass,
+with a field for each parameter; those before ``*`` are positional. ``**sections`` becomes a field
+``config``, whose fields are flags, such as ``--train.steps``.
 """
 
 import dataclasses
 import inspect
-import io
 import re
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import redirect_stderr, suppress
+from contextlib import suppress
 from inspect import Parameter
-from itertools import dropwhile, takewhile
 from types import NoneType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Union, get_args, get_origin
 
 import tyro
 from tyro.conf import Positional, UseAppendAction, arg, subcommand
+from tyro.constructors import ConstructorRegistry, StructConstructorSpec, StructTypeInfo
 
-from paint.cli.extension_flags import CONFIG, WITHOUT_TABLES, split_options, with_options
-from paint.cli.flag_checks import (
-    flag_kinds,
-    require_known,
-    require_no_secrets,
-    require_own_names,
-    require_values,
-)
-from paint.cli.flag_values import with_plain_values
+from paint.cli.reader import Flag, Words, positional_values, read_words, setting_flags
 from paint.commands import Command, parameters_of, plain_type
 from paint.commands.api.arguments import ByName, SettingsOf, TakesRun
 from paint.commands.api.configure import Recipe, open_recipe
 from paint.config.recipe import (
+    apply_settings,
+    executables_of,
     find_recipes,
-    from_table,
-    may_name_code,
+    nested,
     read_recipe,
-    require_one_length,
 )
 from paint.config.schema import Config, ConfigError, EvaluationConfig
-from paint.core.errors import (
-    format_short,
-    format_value,
-    has_control_characters,
-)
-from paint.core.extensions import values_of
+from paint.core.errors import format_short, format_value, has_control_characters
+from paint.core.extensions import OptionTable, named_options, option_fields, values_of
 from paint.core.settings import Check
 from paint.core.trust import UntrustedError, trust_records, vouch_for
 from paint.evaluation.defaults import defaults_of
 
+CONFIG = "config"
+"""Name of the field of a command whose fields are flags without its name before them."""
 SECTION = re.compile(r"^(Args|Returns|Raises):$", re.MULTILINE)
-COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 RECIPE, RECIPES = "recipe", "recipes"
 HELP = {"-h", "--help"}
 # Fields of a command's options that are no parameters of its function.
 JSON = "json"
 VERBOSE = "verbose"
 TRUST = "trust"  # a parameter of commands that read the record of a run
-# Settings that take the place of others, and those.
-REPLACING = {"train": ("steps", "epochs"), "data": ("path", "weights")}
 GROUPS = {"data": "Make or validate training data (docs/how-to/own-data.md)."}
 """Commands of two words, by the first one."""
 
 
+WITHOUT_TABLES = ConstructorRegistry()
+"""tyro's rules for help: a table of options has no flags."""
+
+
+@WITHOUT_TABLES.struct_rule
+def _table_rule(info: StructTypeInfo) -> StructConstructorSpec | None:
+    if info.type is not OptionTable:
+        return None
+    return StructConstructorSpec(instantiate=lambda: info.default, fields=())
+
+
 @dataclasses.dataclass(frozen=True)
 class Line:
-    """A parsed command line."""
+    """A line that was read."""
 
     command: Command
     options: Any  # an instance of ``command_options(command)``
-    words: Sequence[str]  # of the line, without the command
+    given: Mapping[str, Any]  # the settings that it names, by section
+    recipe: Recipe | None
 
     def call(self, **further: Any) -> Any:
         """Call the command's function with the options, and with further arguments."""
         given = values_of(self.options)
         config = given.pop(CONFIG, None)
-        if isinstance(config, EvaluationConfig):
-            given |= values_of(config)
-            # What is not named may differ between targets, which is refused.
-            named = given_settings(config, self.words)
-            given |= {section: named.get(section, {}) for section in ("conversation", "grading")}
-        elif config is not None and RECIPES in given:
-            given |= given_settings(config, self.words)
-        elif config is not None:
-            config = _without_replaced(config, self.words)
-            opened = _open_recipe(self.command, given[RECIPE])
-            given[RECIPE] = Recipe(opened.path, config)
+        if self.recipe is not None:
+            given[RECIPE] = Recipe(self.recipe.path, config)
+        elif config is not None:  # several recipes or targets, whose other settings stay
+            given |= self.given
         targets: Sequence[Any] = ()
         for parameter in _parameters(self.command):
             if parameter.kind is Parameter.VAR_POSITIONAL:
@@ -102,108 +93,133 @@ def parse_line(line: Sequence[str], commands: Mapping[str, Command], about: str)
     """Parse a command line; a recipe's values are the defaults of its settings.
 
     Raises:
-        SystemExit: after help or completion with 0, after an error, which is printed, with 2.
-        ConfigError: a control character, the argument --, or a recipe that cannot be read or stands
-            after the flags.
+        SystemExit: after help or completion, with 0.
+        ConfigError: a control character, the argument --, a word that is no flag or no value of its
+            flag, or a recipe that cannot be read.
     """
     for argument in line:
         if has_control_characters(argument):
             raise ConfigError(f"the argument {format_value(argument)} holds control characters")
-
-    # Parse with the named command only, so that tyro's messages do not list the others.
     command = find_command(line, commands)
     if command is None:
         return _parse_without_command(line, commands, about)
-    words = _with_recipe(command, line[len(command.name.split()) :])
+    words = list(line[len(command.name.split()) :])
+    if HELP & set(words):
+        _print_help(command, [word for word in words if word not in HELP])
     if "--" in words:
         raise ConfigError("the argument -- would hide the settings after it; leave it out")
-    vouch_for(_named_code(words))
-    require_no_secrets(words)
-    kind, prog = command_options(command), f"paint {command.name}"
-    words = with_plain_values(kind, words)
-    if f"--{TRUST}" in words:  # before the record of a run is read
+    return _read_line(command, words)
+
+
+def _read_line(command: Command, line: Sequence[str]) -> Line:
+    words = read_words(line, flags_of(command))
+    vouch_for(code.name for code in executables_of(nested(words.settings)))
+    if words.parameters.get(TRUST):  # before the record of a run is read
         trust_records()
-    default = _default(command, kind, words)
-    all_words = words
-    words, option_words = split_options(all_words)
-    _require_values(command, kind, words)
-
-    def parse(words: Sequence[str]) -> Any:
-        text = description_of(command)
-        return _run_tyro(kind, words, prog=prog, description=text, default=default)
-
-    if HELP & set(words):
-        _print_help(parse, words, default, prog)
-    options = parse(words)
-    _check(command, options)
-    if default is not None:
-        options = with_options(options, default, option_words, prog)
-        return Line(command, options, all_words)
-    if hasattr(options, RECIPE):
-        raise ConfigError(
-            f"the recipe {options.recipe} stands after the flags, whose defaults it sets; write "
-            f"`{prog} {options.recipe}` first"
-        )
-    return Line(command, options, all_words)
-
-
-def _require_values(command: Command, kind: type[Any], words: Sequence[str]) -> None:
-    given = list(takewhile(lambda word: not word.startswith("-"), words))
-    positional: list[Any] = [
-        parameter.kind
+    places = [
+        (parameter, read_as(plain_type(parameter.annotation)))
         for parameter in _parameters(command)
         if parameter.kind not in (Parameter.KEYWORD_ONLY, Parameter.VAR_KEYWORD)
     ]
-    takes_more = len(given) < len(positional) or Parameter.VAR_POSITIONAL in positional
-    flags = words[len(given) :]
-    kinds = flag_kinds(kind, CONFIG)
-    require_own_names(flags, kinds)
-    if not HELP & set(words):  # help of a wrong line is help, too
-        require_known(flags, kinds, f"paint {command.name}")
-    require_values(flags, kinds, takes_more=takes_more)
+    given = positional_values(places, words, f"paint {command.name}") | words.parameters
+    kind, recipe = command_options(command), None
+    base: Any = Config()
+    names = [parameter.name for parameter in _parameters(command)]
+    settings = settings_type(command.function)
+    if settings is EvaluationConfig and given["targets"]:
+        base = defaults_of(given["targets"][0], words.settings.get("benchmarks", ()))
+    elif settings is EvaluationConfig:
+        base = EvaluationConfig()
+    elif settings and given.get(RECIPES):
+        # Options of extensions have the types that the last recipe's have.
+        base = read_recipe(find_recipes(given[RECIPES][-1])[-1])
+    elif settings and RECIPE in names:
+        [parameter] = [one for one in _parameters(command) if one.name == RECIPE]
+        takes_run = any(isinstance(note, TakesRun) for note in _notes(parameter))
+        recipe = open_recipe(given.setdefault(RECIPE, parameter.default), takes_run=takes_run)
+        base = recipe.config
+    config = apply_settings(base, words.settings)
+    for field in dataclasses.fields(kind):
+        if field.name == CONFIG:
+            given[CONFIG] = config
+        elif dataclasses.is_dataclass(field.type):  # one section
+            given[field.name] = getattr(config, field.name)
+    return Line(command, kind(**given), _of_names(config, words), recipe)
 
 
-def _named_code(words: Sequence[str]) -> list[str]:
-    """The values of the flags of a line that may name code."""
-    found, may_name = [], False
-    for word in words:
-        flag, _, value = word.partition("=")
-        if flag.startswith("--"):
-            setting = flag[2:].replace("-", "_")
-            may_name = may_name_code(".".join(setting.split(".")[:2]))
-        else:
-            value = word
-        if may_name and value:
-            found.append(value)
+def _of_names(config: Any, words: Words) -> dict[str, Any]:
+    """The settings that a line names, by section, with their converted values."""
+    found = {}
+    for name in words.settings:
+        value = config
+        for part in name.split("."):
+            value = value[part] if isinstance(value, Mapping) else getattr(value, part)
+        found[name] = value
+    return nested(found)
+
+
+def flags_of(command: Command) -> dict[str, Flag]:
+    """What a command's flags stand for, by their names."""
+    settings = settings_type(command.function)
+    found = {} if settings is None else setting_flags(settings)
+    for parameter in _parameters(command):
+        notes = _notes(parameter)
+        is_flag = parameter.kind is Parameter.KEYWORD_ONLY
+        if not is_flag or is_short_form(parameter, settings):
+            continue
+        sections = [note.kind for note in notes if isinstance(note, SettingsOf)]
+        if sections:
+            found |= setting_flags(sections[0], f"{parameter.name}.")
+            continue
+        names = [note.name for note in notes if getattr(note, "name", None)]
+        is_repeated = any(isinstance(note, ByName) for note in notes)
+        kind = tuple[str, ...] if is_repeated else read_as(plain_type(parameter.annotation))
+        checks = [note for note in notes if isinstance(note, Check)]
+        name = (names or [parameter.name])[0].replace("-", "_")
+        found[name] = Flag(parameter.name, kind, is_repeated=is_repeated, checks=checks)
+    if command.report is not None:
+        found[JSON] = Flag(JSON, bool)
+    if command.has_steps:
+        found[VERBOSE] = Flag(VERBOSE, bool)
     return found
 
 
-def _check(command: Command, options: Any) -> None:
-    """Raise ConfigError for an argument that is out of its parameter's range."""
-    for parameter in _parameters(command):
-        for note in _notes(parameter):
-            if not isinstance(note, Check):  # tyro's
-                continue
-            value = getattr(options, parameter.name)
-            if not note.accepts(value):
-                flag = parameter.name.replace("_", "-")
-                raise ConfigError(f"--{flag} must be {note.allowed}, got {format_short(value)}")
-
-
-def _print_help(
-    parse: Callable[[Sequence[str]], Any], words: Sequence[str], default: Any, prog: str
-) -> None:
-    """Print the help of a command, and of the extensions that its recipe or the line names."""
-    options = default
-    with suppress(SystemExit, ConfigError):  # help of a wrong line is help, too
-        options = parse([word for word in words if word not in HELP])
+def _print_help(command: Command, words: Sequence[str]) -> None:
+    """Print the help of a command, with the values of its recipe and line, and of extensions."""
+    line, prog = None, f"paint {command.name}"
+    with suppress(ConfigError):  # help of a wrong line is help, too
+        line = _read_line(command, words)
+    default = tyro.MISSING_NONPROP if line is None else line.options
     try:
-        parse(["--help"])  # alone: tyro's help lacks the positional arguments that were given
-    except SystemExit:
-        if default is not None:
-            with suppress(UntrustedError):  # the help of what a stranger's run names is left out
-                with_options(options, default, ["--help"], prog)
-        raise
+        _run_tyro(
+            command_options(command),
+            ["--help"],
+            prog=prog,
+            description=description_of(command),
+            default=default,
+        )
+    finally:
+        if line is not None:
+            with suppress(UntrustedError):  # what a stranger's run names is left out
+                _print_option_help(line.options, prog)
+
+
+def _print_option_help(options: Any, prog: str) -> None:
+    """Print the help of the options that the extensions of a line declare."""
+    sections, found = getattr(options, CONFIG, options), list[Any]()
+    for field in dataclasses.fields(sections):
+        section = getattr(sections, field.name)
+        for key in option_fields(type(section)) if dataclasses.is_dataclass(section) else ():
+            for declared in named_options(section, key, f"{field.name}."):
+                kind: Any = type(declared)
+                kind = Annotated[kind, arg(name=f"{field.name}.{key}")]
+                # Numbered, as several extensions may share a table.
+                found.append((f"of_{len(found)}", kind, dataclasses.field(default=declared)))
+    if found:
+        of_all = dataclasses.make_dataclass("Options", found)
+        description = "Options of the extensions that are named"
+        with suppress(SystemExit):
+            tyro.cli(of_all, args=["--help"], prog=prog, description=description)
 
 
 def find_command(line: Sequence[str], commands: Mapping[str, Command]) -> Command | None:
@@ -340,109 +356,6 @@ def _notes(parameter: Parameter) -> list[Any]:
     return list(get_args(parameter.annotation)[1:])
 
 
-def given_settings(config: Any, words: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """The settings that a line names, by section, with their parsed values.
-
-    They are given to several recipes, whose other settings stay as they are.
-    """
-    given: dict[str, dict[str, Any]] = {}
-    for word in words:
-        flag = word.partition("=")[0].replace("-", "_")
-        if not flag.startswith("__") or "." not in flag:
-            continue
-        section, name, *option = flag[2:].split(".")
-        values = getattr(config, section)
-        if not hasattr(values, name):  # a switch that is turned off
-            name = name.removeprefix("no_")
-        value = getattr(values, name)
-        settings = given.setdefault(section, {})
-        if option:  # of an extension: the recipes keep its other options
-            settings.setdefault(name, {})[option[0]] = value[option[0]]
-        else:
-            settings[name] = value
-    return given
-
-
-def _without_replaced(config: Config, words: Sequence[str]) -> Config:
-    """The config without what a line's settings take the place of: of steps the recipe's epochs, of
-    sources its weights.
-    """
-    table = {}
-    for section, settings in given_settings(config, words).items():
-        kept = {name: settings[name] for name in REPLACING.get(section, ()) if name in settings}
-        if kept:
-            table[section] = kept
-    require_one_length(table)
-    return from_table(table, base=config)
-
-
-def _until_recipe(command: Command) -> list[Parameter]:
-    """The positional parameters up to the recipe; none without a recipe."""
-    parameters = _parameters(command)
-    for place, parameter in enumerate(parameters, start=1):
-        if parameter.name == RECIPE:
-            return list(parameters[:place])
-    return []
-
-
-def _with_recipe(command: Command, words: Sequence[str]) -> list[str]:
-    """The words with the default recipe, where the command has one and it was left out."""
-    parameters = _until_recipe(command)
-    given = list(takewhile(lambda word: not word.startswith("-"), words))
-    if not parameters or len(given) != len(parameters) - 1:
-        return list(words)
-    default = parameters[-1].default
-    if default is Parameter.empty:
-        return list(words)
-    return [*given, default, *words[len(given) :]]
-
-
-def _default(command: Command, kind: type[Any], words: Sequence[str]) -> Any:
-    """The options with the values of the recipe or run before the flags; None without."""
-    settings = settings_type(command.function)
-    if settings is EvaluationConfig:
-        if not words:
-            return None
-        return kind(targets=(), config=defaults_of(words[0], _words_of("benchmarks", words)))
-    if settings and RECIPES in [parameter.name for parameter in _parameters(command)]:
-        recipes = tuple(takewhile(lambda word: not word.startswith("-"), words))
-        if not recipes:
-            return None
-        # Options of extensions have the types that the last recipe's have.
-        return kind(recipes=recipes, config=read_recipe(find_recipes(recipes[-1])[-1]))
-    parameters = _until_recipe(command)
-    if not parameters:
-        fields = dataclasses.fields(kind)
-        if any(field.default_factory is not dataclasses.MISSING for field in fields):
-            return kind()  # the section grading of `paint grade`
-        return None
-    first = words[: len(parameters)]
-    if len(first) < len(parameters) or any(word.startswith("-") for word in first):
-        return None
-    given = {}
-    for parameter, word in zip(parameters, first, strict=True):
-        choices = plain_type(parameter.annotation)
-        if get_origin(choices) is Literal and word not in get_args(choices):
-            return None  # tyro names the choices
-        given[parameter.name] = word
-    return kind(**given, config=_open_recipe(command, first[-1]).config)
-
-
-def _open_recipe(command: Command, word: str) -> Recipe:
-    """The recipe that a line names; of some commands, also a run."""
-    notes = _notes(_until_recipe(command)[-1])
-    return open_recipe(word, takes_run=any(isinstance(note, TakesRun) for note in notes))
-
-
-def _words_of(name: str, words: Sequence[str]) -> list[str]:
-    for place, word in enumerate(words):
-        if word.startswith(f"--{name}="):
-            return [word.partition("=")[2]]
-        if word == f"--{name}":
-            return list(takewhile(lambda value: not value.startswith("--"), words[place + 1 :]))
-    return []
-
-
 def _parse_without_command(
     line: Sequence[str], commands: Mapping[str, Command], about: str
 ) -> Line:
@@ -460,7 +373,8 @@ def _parse_without_command(
         words = words[1:]
     if HELP & set(words) or not line:
         words = ["--help"]
-    _run_tyro(_union(tree), words, prog=prog, description=description, default=None)
+    default = tyro.MISSING_NONPROP
+    _run_tyro(_union(tree), words, prog=prog, description=description, default=default)
     raise AssertionError("tyro parses no command that is not in the table")
 
 
@@ -477,32 +391,11 @@ def _union(tree: Mapping[str, Any]) -> Any:
 
 
 def _run_tyro(kind: Any, words: Sequence[str], *, prog: str, description: str, default: Any) -> Any:
-    messages = io.StringIO()
-    try:
-        with redirect_stderr(messages):
-            return tyro.cli(
-                kind,
-                prog=prog,
-                description=description,
-                args=list(words),
-                # tyro's own default; None would be a value.
-                default=tyro.MISSING_NONPROP if default is None else default,
-                registry=WITHOUT_TABLES,
-            )
-    except SystemExit as ended:
-        if not isinstance(ended.code, int) or ended.code == 0:  # after help, or completion
-            raise
-        raise ConfigError(f"{_first_part(messages.getvalue())}; `{prog} --help` explains") from None
-
-
-def _first_part(box: str) -> str:
-    """What tyro says is wrong, in one line, from the box of lines that it prints."""
-    # A title, and parts that rules of ─ (where stdout is not UTF-8, of -) divide.
-    lines = [line.strip("│ ") for line in COLOURS.sub("", box).splitlines()[1:]]
-    begun = dropwhile(lambda line: line.startswith("--"), lines)
-    part = list(takewhile(lambda line: line and not line.startswith(("──", "--")), begun))
-    if part and part[0].startswith("Missing from"):
-        # Each argument is followed by its help.
-        missing = [line for line in part[1:] if line.isupper()]
-        return f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing"
-    return " ".join(part).rstrip(".").replace("Unrecognized options:", "it takes no")
+    return tyro.cli(
+        kind,
+        prog=prog,
+        description=description,
+        args=list(words),
+        default=default,
+        registry=WITHOUT_TABLES,
+    )

@@ -1,7 +1,7 @@
 """``paint eval``."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,7 +11,7 @@ from tyro.conf import arg
 from paint.commands.api import arguments
 from paint.commands.api.configure import as_named, write_rows
 from paint.commands.api.results import Evaluation, Run, path_of
-from paint.config.recipe import executables_of, from_table, to_table
+from paint.config.recipe import executables_of, to_table, with_table
 from paint.config.run_folder import read_run, run_of
 from paint.config.schema import Config, ConfigError, EvaluationConfig
 from paint.core.demo_files import model_path
@@ -139,25 +139,16 @@ def _require_shared(
 
 def _configured(target: str, benchmarks: Any, settings: Mapping[str, Any]) -> EvaluationConfig:
     """What fits the target, with the arguments; rows are stored in the folder of evaluations."""
-    unknown = settings.keys() - {field.name for field in fields(EvaluationConfig)}
-    if unknown:
-        raise ConfigError(f"evaluate has no setting {min(unknown)} (docs/reference/config.md)")
     changes = {name: as_named(value) for name, value in settings.items()}
     names: list[str] = []
     if benchmarks is not None:
         folder = changes.get("output_dir", EvaluationConfig().output_dir)
         names = _names(benchmarks, Path(folder) / "benchmarks")
     default = defaults_of(target, names)
-    base = Config(
-        rollout=default.rollout, grading=default.grading, conversation=default.conversation
-    )
-    for section in SECTIONS:
-        values = changes.get(section, {})
-        if isinstance(values, Mapping):
-            table = {section: {key: as_named(value) for key, value in values.items()}}
-            changes[section] = getattr(from_table(table, source="evaluate", base=base), section)
-            vouch_for(code.name for code in executables_of(table))
-    return replace(default, **changes)
+    with naming("evaluate"):
+        evaluation = with_table(default, changes)
+    vouch_for(code.name for code in executables_of(changes))
+    return evaluation
 
 
 def _sections_of(evaluation: EvaluationConfig) -> dict[str, Any]:

@@ -8,16 +8,23 @@ import difflib
 import importlib.util
 import json
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from paint.config.other_names import OTHER_NAMES
-from paint.config.schema import Config, RolloutConfig
+from paint.config.schema import Config, EvaluationConfig, RolloutConfig
 from paint.core.errors import ConfigError, did_you_mean, format_value, naming, wrap_errors
-from paint.core.extensions import OptionTable, is_spec, option_fields, plain_options
+from paint.core.extensions import (
+    OptionTable,
+    is_spec,
+    named_options,
+    option_fields,
+    option_types,
+    plain_options,
+)
 from paint.core.nesting import parse_toml, require_shallow
-from paint.core.settings import convert_value
+from paint.core.settings import convert_value, value_of_text, value_of_words
 from paint.core.trust import Executable, vouch_for
 
 # Recipes have about a thousand bytes. Much longer ones take hours.
@@ -25,9 +32,12 @@ RECIPE_BYTES = 2**16
 
 _RECIPES = Path(__file__).parent / "recipes"
 _SECTIONS: dict[str, Any] = {section.name: section.type for section in dataclasses.fields(Config)}
-_NAMES = {
-    name: [key.name for key in dataclasses.fields(section)] for name, section in _SECTIONS.items()
-}
+SETTINGS = tuple(
+    f"{name}.{key.name}" for name, kind in _SECTIONS.items() for key in dataclasses.fields(kind)
+)
+"""The full names of all settings of a training."""
+
+Settings = TypeVar("Settings", Config, EvaluationConfig)
 
 _STARTED = {
     "rollout.server": RolloutConfig().server,
@@ -186,7 +196,8 @@ def executables_of(table: Mapping[str, Any]) -> list[Executable]:
     """
     found = []
     for section, settings in table.items():
-        for key, value in settings.items():
+        # Of an evaluation, some settings are in no section.
+        for key, value in settings.items() if isinstance(settings, Mapping) else ():
             setting = f"{section}.{key}"
             # An option may name an object, too, such as a divergence.
             for text in _texts(value) if may_name_code(setting) else ():
@@ -228,16 +239,85 @@ def from_table(
     Integers become floats, lists tuples and a text a list of one where needed, and nothing else is
     converted. Messages begin with ``source``.
     """
-    base = base or Config()
     with wrap_errors(source, ConfigError, "options are numbers, texts and lists of them"):
         require_shallow(table)
     try:
-        sections = {}
-        for name, values in table.items():
-            sections[name] = _section(name, values, base)
-        return dataclasses.replace(base, **sections)
+        return with_table(base or Config(), table)
     except ConfigError as error:
         raise ConfigError(f"{source}: {error}") from None
+
+
+def with_table(base: Settings, table: Mapping[str, Any]) -> Settings:
+    """Replace settings by those of nested dicts, which are converted as by ``from_table``."""
+    kinds: dict[str, Any] = {field.name: field.type for field in dataclasses.fields(base)}
+    changes = {}
+    for name, value in table.items():
+        kind = kinds.get(name)
+        if kind is None:
+            what = "section" if isinstance(value, Mapping) else "key"
+            raise ConfigError(f"unknown {what} {name}{nearest_setting(name)}")
+        if not dataclasses.is_dataclass(kind):
+            changes[name] = convert_value(name, value, kind)
+        elif isinstance(value, Mapping):
+            changes[name] = _with_settings(name, value, getattr(base, name))
+        elif isinstance(kind, type) and isinstance(value, kind):
+            changes[name] = value
+        else:
+            raise ConfigError(
+                f"{name} must be a section, got {format_value(value)}; write [{name}]"
+            )
+    return dataclasses.replace(base, **changes)
+
+
+def apply_settings(base: Settings, given: Mapping[str, Any]) -> Settings:
+    """Replace settings by their full names; a text, or a list of them, is read by the type.
+
+    Raises ConfigError with the setting's name, value and range.
+    """
+    options = {name: value for name, value in given.items() if name.count(".") > 1}
+    # First, as they may name the extensions whose options the others are.
+    plain = {name: value for name, value in given.items() if name not in options}
+    for settings in filter(None, (plain, options)):
+        table = nested({name: _typed(name, value, base) for name, value in settings.items()})
+        require_one_length(table)
+        base = with_table(base, table)
+        # The user names the values.
+        vouch_for(code.name for code in executables_of(table))
+    return base
+
+
+def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings by their full names as nested dicts; the inverse of ``settings_by_name``."""
+    table: dict[str, Any] = {}
+    for name, value in settings.items():
+        *outer, key = name.split(".")
+        place = table
+        for part in outer:
+            place = place.setdefault(part, {})
+        place[key] = value
+    return table
+
+
+def _typed(name: str, value: Any, base: Any) -> Any:
+    """A value of which texts are read by the type of the setting."""
+    section_name, *rest = name.split(".", 2)
+    owner = getattr(base, section_name) if rest else base
+    if len(rest) < 2:
+        kind = owner.__dataclass_fields__[(rest or [section_name])[0]].type
+    else:
+        key, option = rest
+        kinds: dict[str, Any] = {}
+        for options in named_options(owner, key, f"{section_name}."):
+            kinds |= option_types(type(options), option_fields(type(owner))[key])
+        if option not in kinds:
+            raise ConfigError(
+                f"unknown option {name}{did_you_mean(option, kinds)}; there are "
+                f"{', '.join(kinds) or 'none'}"
+            )
+        kind = kinds[option]
+    if isinstance(value, str):
+        return value_of_text(value, kind)
+    return value_of_words(value, kind) if isinstance(value, list) else value
 
 
 def differences(a: Config, b: Config) -> list[str]:
@@ -314,28 +394,22 @@ def require_bitsandbytes(setting: str) -> None:
         )
 
 
-def _section(name: str, table: Any, base: Config) -> Any:
-    """Replace a section's settings; raise ConfigError for an unknown key or a wrong type."""
-    if name not in _SECTIONS:
-        kind = "section" if isinstance(table, Mapping) else "key"
-        raise ConfigError(f"unknown {kind} {name}{nearest_setting(name)}")
-    if not isinstance(table, Mapping):
-        raise ConfigError(f"{name} must be a section, got {format_value(table)}; write [{name}]")
+def _with_settings(name: str, table: Mapping[str, Any], section: Any) -> Any:
+    """Replace settings of a section; raise ConfigError for an unknown key or a wrong type."""
+    kinds: dict[str, Any] = {field.name: field.type for field in dataclasses.fields(section)}
     for key in table:
-        if key not in _NAMES[name]:
+        if key not in kinds:
             raise ConfigError(f"unknown key {name}.{key}{nearest_setting(f'{name}.{key}')}")
 
     if name == "data":
         table = _with_weights(table)
     elif name == "train" and "steps" in table:  # they take the place of the base's epochs
         table = {"epochs": None, **table}
-    section = getattr(base, name)
     values = {}
-    for field in dataclasses.fields(_SECTIONS[name]):
-        if field.name in table and field.type is not OptionTable:
-            full_name = f"{name}.{field.name}"
-            values[field.name] = convert_value(full_name, table[field.name], field.type)
-    for key, owner in option_fields(_SECTIONS[name]).items():
+    for key, kind in kinds.items():
+        if key in table and kind is not OptionTable:
+            values[key] = convert_value(f"{name}.{key}", table[key], kind)
+    for key, owner in option_fields(type(section)).items():
         before = getattr(section, key)
         # The options of another extension are none of this one.
         is_same = values.get(owner, getattr(section, owner)) == getattr(section, owner)
@@ -385,21 +459,28 @@ def _with_weights(table: Mapping[str, Any]) -> Mapping[str, Any]:
     return {"weights": weights if is_mixture else (), **table, "path": plain}
 
 
-def nearest_setting(name: str) -> str:
-    """A hint for an unknown setting: the same key in another section, or a similar one."""
+def nearest_setting(name: str, known: Iterable[str] = SETTINGS) -> str:
+    """A hint for an unknown name: the same key elsewhere, its name here, or a similar one.
+
+    Args:
+        known: full names, such as train.steps.
+    """
+    known = list(known)
     section, _, key = name.rpartition(".")
-    places: dict[str, list[str]] = {}
-    for part, keys in _NAMES.items():
-        for other in keys:
-            places.setdefault(other, []).append(f"{part}.{other}")
-    if key in places:
-        return f"; did you mean {' or '.join(places[key])}?"
-    if key in OTHER_NAMES:
+    prefix = f"{section}." if section else ""
+    same = [other for other in known if other.rpartition(".")[2] == key]
+    if same:
+        return f"; did you mean {' or '.join(same)}?"
+    if OTHER_NAMES.get(key) in known:
         return f"; it is {OTHER_NAMES[key]} here"
-    known, prefix = list(_NAMES), ""
-    if section:
-        known, prefix = _NAMES[section], f"{section}."
-    close = difflib.get_close_matches(key, known, n=1)
-    if close:
-        return f"; did you mean {prefix}{close[0]}?"
-    return f"; there are {', '.join(known)}"
+    within = next((other for other in known if other.startswith(f"{name}.")), "")
+    if within:
+        return f"; it is a section, of settings such as {within}"
+    inside = [other.removeprefix(prefix) for other in known if other.startswith(prefix)]
+    keys = list(dict.fromkeys(other.partition(".")[0] for other in inside))
+    places = {other: prefix + other for other in keys}
+    if not (section and keys):
+        places |= {other.rpartition(".")[2]: other for other in known}
+    for close in difflib.get_close_matches(key, places, n=1):
+        return f"; did you mean {places[close]}?"
+    return f"; there are {', '.join(keys or known)}"

@@ -187,7 +187,9 @@ def convert_value(name: str, value: Any, annotation: Any) -> Any:
         # A larger integer would overflow; it stays one, and is refused as such.
         converted = float(value) if abs(value) <= MAX_FLOAT else value
     if not _fits(converted, annotation):
-        hints = [did_you_mean(one, _choices(annotation)) for one in _several(converted)]
+        choices = _choices(annotation)
+        wrong = [one for one in _several(converted) if one not in choices]
+        hints = [did_you_mean(one, choices) for one in wrong]
         raise ConfigError(
             f"{name} must be {_words(annotation)}, got {format_value(value)}"
             f"{next(filter(None, hints), '')}"
@@ -217,6 +219,29 @@ def value_of_text(text: str, annotation: Any) -> Any:
     if float in kinds and _NUMBER.fullmatch(text):
         return float(text)
     return text
+
+
+def takes_several(annotation: Any) -> bool:
+    """Whether a setting of a type may be a list of values."""
+    return any(get_origin(kind) is tuple for kind in (annotation, *get_args(annotation)))
+
+
+def value_of_words(words: list[Any], annotation: Any) -> Any:
+    """Words of a command line as a value of a setting's type; ``convert_value`` checks it.
+
+    A switch needs no word. More than one word stay a list, also where the type has none.
+    """
+    if not words and annotation is bool:
+        return True
+    lists = [kind for kind in (annotation, *get_args(annotation)) if get_origin(kind) is tuple]
+    is_one = len(words) == 1 and isinstance(words[0], str)
+    if is_one and annotation not in lists:
+        one = value_of_text(words[0], annotation)
+        # A text where the type has texts, and None.
+        if not lists or not isinstance(one, str) or str in get_args(annotation):
+            return one
+    kind = get_args(lists[0])[0] if lists else str
+    return [value_of_text(word, kind) if isinstance(word, str) else word for word in words]
 
 
 def is_setting_type(annotation: Any) -> bool:

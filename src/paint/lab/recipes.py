@@ -7,12 +7,17 @@ from itertools import combinations
 from operator import attrgetter
 from typing import Any
 
-from paint.config.recipe import find_recipe, find_recipes, read_recipe, settings_by_name
+from paint.config.recipe import (
+    apply_settings,
+    find_recipe,
+    find_recipes,
+    read_recipe,
+    settings_by_name,
+)
 from paint.config.schema import Config, ContextConfig, LogConfig
 from paint.core.errors import ConfigError
 from paint.data.contexts import with_source
 from paint.lab.sweep import (
-    apply_settings,
     distinct_names,
     names_of,
     row_name,

@@ -9,12 +9,10 @@ from decimal import Decimal
 from itertools import product
 from typing import Any
 
-from paint.config.recipe import executables_of, from_table, nearest_setting, varied_settings
+from paint.config.recipe import nearest_setting, varied_settings
 from paint.config.schema import Config
 from paint.core.errors import ConfigError, format_short
-from paint.core.extensions import OptionTable, named_options, option_fields, option_types
-from paint.core.settings import value_of_text
-from paint.core.trust import vouch_for
+from paint.core.extensions import OptionTable
 
 FIXED = {
     "data": "all rows train on the same problems",
@@ -82,45 +80,6 @@ def _require_sweepable(name: str) -> None:
     if is_table != bool(option):
         hint = f"name one of its options, as {name}.NAME" if is_table else "it has no options"
         raise ConfigError(f"sweep: {name} cannot be swept; {hint}")
-
-
-def apply_settings(config: Config, settings: Mapping[str, Any]) -> Config:
-    """The config with settings by their full names; a text is read by the setting's type.
-
-    Raises ConfigError with the setting's name, value and range.
-    """
-    options = {name: value for name, value in settings.items() if name.count(".") > 1}
-    # First, as they may name the extensions whose options the others are.
-    plain = {name: value for name, value in settings.items() if name not in options}
-    return _with_values(_with_values(config, plain), options)
-
-
-def _with_values(config: Config, settings: Mapping[str, Any]) -> Config:
-    table: dict[str, dict[str, Any]] = {}
-    for name, value in settings.items():
-        section, key, *option = name.split(".", 2)
-        if isinstance(value, str):
-            value = value_of_text(value, _type_of(name, config))
-        place = table.setdefault(section, {})
-        if option:
-            place.setdefault(key, {})[option[0]] = value
-        else:
-            place[key] = value
-    changed = from_table(table, source="sweep", base=config)
-    vouch_for(code.name for code in executables_of(table))  # the user names the values
-    return changed
-
-
-def _type_of(name: str, config: Config) -> Any:
-    section_name, key, *option = name.split(".", 2)
-    section = getattr(config, section_name)
-    if not option:
-        return type(section).__dataclass_fields__[key].type
-    for options in named_options(section, key, f"{section_name}."):
-        types = option_types(type(options), option_fields(type(section))[key])
-        if option[0] in types:
-            return types[option[0]]
-    return str  # no extension has it, which the check of the row says
 
 
 def row_name(settings: Mapping[str, Any]) -> str:

@@ -231,58 +231,62 @@ class ResolvedRollout:
         return self.engine.is_remote and not self.rollout.urls
 
 
+def _unused(refuses: Callable[[Any], bool], where: str, why: str, *settings: str) -> list[Rule]:
+    """Settings that keep their defaults where a condition, which ``where`` words, is met."""
+    rules = []
+    for setting in settings:
+        section, key = setting.split(".")
+        default = getattr(getattr(Config(), section), key)
+        text = format_value(" ".join(default) if isinstance(default, tuple) else default)
+        if not text.strip('"'):
+            text = "empty"
+        is_refused = partial(_is_set_where, refuses, section, key, default)
+        rules.append(Rule(is_refused, setting, f"{text} {where}", why))
+    return rules
+
+
+def _is_set_where(
+    refuses: Callable[[Any], bool], section: str, key: str, default: Any, run: Any
+) -> bool:
+    settings = run.rollout if section == "rollout" else getattr(run.config, section)
+    return getattr(settings, key) != default and refuses(run)
+
+
+ENGINE = 'with rollout.engine "{rollout.engine}"'
+
 ENGINE_RULES = (
-    Rule(
-        lambda run: run.rollout.urls and not run.engine.is_remote,
-        "rollout.urls",
-        'empty with rollout.engine "{rollout.engine}"',
+    *_unused(
+        lambda run: not run.engine.is_remote,
+        ENGINE,
         'servers need engine "vllm"',
+        "rollout.urls",
     ),
-    Rule(
-        lambda run: run.rollout.server_gpus and not run.owns_servers,
-        "rollout.server_gpus",
-        'empty unless rollout.engine is "vllm" and rollout.urls is empty',
+    *_unused(
+        lambda run: not run.owns_servers,
+        'unless rollout.engine is "vllm" and rollout.urls is empty',
         "GPUs of the servers that are started",
+        "rollout.server_gpus",
     ),
     Rule(
         lambda run: run.engine.is_stored and not run.rollout.stored,
         "rollout.stored",
-        'a run, an evaluation or a JSONL file with rollout.engine "{rollout.engine}"',
+        f"a run, an evaluation or a JSONL file {ENGINE}",
         "trained on in place of new completions",
     ),
-    Rule(
-        lambda run: run.rollout.stored and not run.engine.is_stored,
+    *_unused(
+        lambda run: not run.engine.is_stored,
+        ENGINE,
+        "trained on in place of new completions",
         "rollout.stored",
-        'empty with rollout.engine "{rollout.engine}"',
-        "trained on in place of new completions",
     ),
-    Rule(
-        lambda run: run.rollout.off_policy_steps and run.rollout.colocate,
-        "rollout.off_policy_steps",
-        "0 with rollout.colocate",
+    *_unused(
+        lambda run: run.rollout.colocate,
+        "with rollout.colocate",
         "servers generate during training",
+        "rollout.off_policy_steps",
     ),
 )
 """Rules of the engine, of a training and of an evaluation."""
-
-
-def _is_ignored(setting: str, run: Resolved) -> bool:
-    section, key = setting.split(".")
-    is_default = getattr(getattr(run.config, section), key) == _default(setting)
-    return not (run.algorithm.needs_context or is_default)
-
-
-def _default(setting: str) -> Any:
-    section, key = setting.split(".")
-    return getattr(getattr(Config(), section), key)
-
-
-def _of_distillation(setting: str) -> Rule:
-    """A setting that the baselines would ignore: they have no teacher and no divergence."""
-    default = _default(setting)
-    text = format_value(" ".join(default) if isinstance(default, tuple) else default)
-    must_be = f"{text} with {{method}}"
-    return Rule(partial(_is_ignored, setting), setting, must_be, "it belongs to distillation")
 
 
 def _lacks_grader(run: Resolved) -> bool:
@@ -294,66 +298,54 @@ def _lacks_grader(run: Resolved) -> bool:
     return bool(run.needs_grades) and not run.config.conversation.environment
 
 
-def _learns_without_feedback(run: Resolved) -> bool:
-    return bool(run.feedback) and not run.algorithm.passes_over
-
-
 def _has_other_temperature(run: Resolved) -> bool:
     return run.tokens_carry_gradient and run.config.loss_temperature != run.rollout.temperature
 
 
+def _trains_all(run: Resolved) -> bool:
+    return run.config.model.train_mode == "full"
+
+
 def _loses_base(run: Resolved) -> bool:
     """Whether no copy of the model before training is kept."""
-    if run.config.model.train_mode == "lora":
-        return False
-    return not (run.needs_teacher and run.config.teacher.weights == "frozen")
+    keeps = run.needs_teacher and run.config.teacher.weights == "frozen"
+    return _trains_all(run) and not keeps
 
 
 NOT_DRAWN = (
     "a gradient by sampled tokens is that of the policy which drew them, and references are not "
     "drawn"
 )
-SAMPLES_NOTHING = "it samples nothing; `paint eval RUN` evaluates checkpoints"
-NO_BASE = "the base model is not kept; set teacher.weights frozen, or train_mode lora"
-NO_ADAPTER = 'False with model.train_mode "full"'
-FULL = "with model.train_mode full and teacher.weights {teacher.weights}"
+FULL = 'with model.train_mode "full"'
+OFF_POLICY = "rollout.off_policy_steps"
 
 RULES = (
     *ENGINE_RULES,
-    Rule(
-        lambda run: run.config.model.use_rslora and _trains_all(run),
-        "model.use_rslora",
-        NO_ADAPTER,
-        "it scales adapters",
-    ),
-    Rule(
-        lambda run: run.config.model.use_dora and _trains_all(run),
-        "model.use_dora",
-        NO_ADAPTER,
-        "it is a kind of adapter",
-    ),
+    *_unused(_trains_all, FULL, "it is of adapters", "model.use_rslora", "model.use_dora"),
     Rule(
         lambda run: len(run.config.data.weights) not in (0, max(len(run.config.data.paths), 1)),
         "data.weights",
         "empty, or one number for each source",
         "data.path: {data.place}",
     ),
-    Rule(
-        lambda run: run.config.train.epochs is not None and len(run.config.data.paths) > 1,
-        "train.epochs",
-        "None with several sources",
+    *_unused(
+        lambda run: len(run.config.data.paths) > 1,
+        "with several sources",
         "each has epochs of its own, by data.weights; set train.steps",
+        "train.epochs",
     ),
-    _of_distillation("teacher.weights"),
-    Rule(
-        lambda run: run.config.conversation.is_on and run.rollout.off_policy_steps,
-        "rollout.off_policy_steps",
-        "0 with conversation.tools and conversation.environment",
+    *_unused(
+        lambda run: not run.algorithm.needs_context,
+        "with {method}",
+        "it belongs to distillation",
+        *("teacher.weights", "context.source", "context.wording", "objective.divergence"),
+    ),
+    *_unused(
+        lambda run: run.config.conversation.is_on,
+        "with conversation.tools and conversation.environment",
         "a turn is sampled once the one before it is answered",
+        "rollout.off_policy_steps",
     ),
-    _of_distillation("context.source"),
-    _of_distillation("context.wording"),
-    _of_distillation("objective.divergence"),
     Rule(
         _lacks_grader,
         "grading.grader",
@@ -361,7 +353,7 @@ RULES = (
         "it grades nothing",
     ),
     Rule(
-        _learns_without_feedback,
+        lambda run: run.feedback and not run.algorithm.passes_over,
         "context.source",
         "without {feedback} with {method}",
         "it learns from completions of which the grader says nothing, too; distillation does not",
@@ -384,29 +376,18 @@ RULES = (
         'other than "stored" with {learner}',
         NOT_DRAWN,
     ),
-    Rule(
-        lambda run: run.rollout.off_policy_steps and not run.learns_off_policy,
-        "rollout.off_policy_steps",
-        "0 with {learner}",
-        NOT_DRAWN,
+    *_unused(lambda run: not run.learns_off_policy, "with {learner}", NOT_DRAWN, OFF_POLICY),
+    *_unused(
+        lambda run: run.engine.is_stored,
+        ENGINE,
+        "it samples nothing; `paint eval RUN` evaluates checkpoints",
+        *("validation.path", OFF_POLICY, "rollout.max_attempts"),
     ),
-    Rule(
-        lambda run: run.engine.is_stored and run.config.validation.path,
-        "validation.path",
-        'empty with rollout.engine "{rollout.engine}"',
-        SAMPLES_NOTHING,
-    ),
-    Rule(
-        lambda run: run.engine.is_stored and run.rollout.off_policy_steps,
-        "rollout.off_policy_steps",
-        '0 with rollout.engine "{rollout.engine}"',
-        SAMPLES_NOTHING,
-    ),
-    Rule(
-        lambda run: run.config.health.drift_path and _loses_base(run),
+    *_unused(
+        _loses_base,
+        f"{FULL} and teacher.weights {{teacher.weights}}",
+        "the base model is not kept; set teacher.weights frozen, or train_mode lora",
         "health.drift_path",
-        f"empty {FULL}",
-        NO_BASE,
     ),
     Rule(
         lambda run: "drift" in run.config.health.stop_on and not run.config.health.drift_path,
@@ -429,6 +410,12 @@ RULES = (
         "0, and objective.sft_weight_end None, with {method}",
         "its own loss is that of the solutions",
     ),
+    *_unused(
+        lambda run: not run.algorithm.needs_rollouts,
+        "with {method}",
+        "it samples nothing",
+        "rollout.samples_per_problem",
+    ),
     Rule(
         lambda run: run.config.train.batch_size % run.rollout.samples_per_problem != 0,
         "train.batch_size",
@@ -441,31 +428,15 @@ RULES = (
         "at least {min_samples} with {method}",
         "grpo in the paper: 8",
     ),
-    Rule(
-        lambda run: run.rollout.samples_per_problem != 1 and not run.algorithm.needs_rollouts,
-        "rollout.samples_per_problem",
-        "1 with {method}",
-        "it samples nothing",
-    ),
-    Rule(
-        lambda run: run.rollout.max_attempts > 1 and run.engine.is_stored,
-        "rollout.max_attempts",
-        '1 with rollout.engine "{rollout.engine}"',
-        "it samples nothing",
-    ),
-    Rule(
-        lambda run: run.rollout.max_attempts > 1 and run.learns_from == "all",
-        "rollout.max_attempts",
-        "1 with {method} and these settings",
+    *_unused(
+        lambda run: run.learns_from == "all",
+        "with {method} and these settings",
         "it needs no right completion; grpo, oasis and on_correct do, and context.source rollout "
         "with several samples a problem",
+        "rollout.max_attempts",
     ),
 )
 """Rules of every run, in the order in which they are applied."""
-
-
-def _trains_all(run: Resolved) -> bool:
-    return run.config.model.train_mode == "full"
 
 
 def _adapts_experts(model: ModelConfig) -> bool:
@@ -505,50 +476,40 @@ def _updates_weights(run: Resolved) -> bool:
     return _trains_all(run) or run.config.teacher.weights == "ema"
 
 
-def _of_experts(setting: str, values: Sequence[object], why: str) -> Rule:
-    """Refuse a setting other than these values where experts have adapters."""
-    section, _, key = setting.partition(".")
-
-    def refuses(run: Resolved) -> bool:
-        value = getattr(getattr(run.config, section), key)
-        return _adapts_experts(run.config.model) and value not in values
-
-    must_be = " or ".join(map(format_value, values))
-    return Rule(refuses, setting, f"{must_be} with experts in model.lora_targets", why)
-
-
 TRAINING_RULES = (
-    _of_experts("model.dtype", ["float32", "auto"], "16 bits round small updates away"),
-    _of_experts("model.use_dora", [False], "peft has no DoRA of them"),
-    _of_experts("model.shard", [False], "they are adapted as whole tensors"),
-    _of_experts("model.quantization", ["none"], "they are not stored in 4 bits"),
-    _of_experts("teacher.weights", ["frozen", "live"], "averages are of linear layers"),
-    Rule(
-        lambda run: _trains_all(run) and run.config.model.dtype not in ("float32", "auto"),
-        "model.dtype",
-        '"float32" with model.train_mode "full"',
-        "16-bit weights lose steps of {train.learning_rate:g}: docs/fidelity.md, D4",
+    *_unused(_trains_all, FULL, "it splits frozen weights only", "model.shard"),
+    *_unused(
+        lambda run: _adapts_experts(run.config.model),
+        "with experts in model.lora_targets",
+        "they are adapted as whole tensors of 32 bits",
+        *("model.use_dora", "model.shard", "model.quantization"),
     ),
     Rule(
-        lambda run: run.config.model.shard and _trains_all(run),
-        "model.shard",
-        "False without model.train_mode lora",
-        "it splits frozen weights only",
-    ),
-    Rule(
-        lambda run: run.config.model.shard and run.config.model.use_dora,
-        "model.shard",
-        "False with model.use_dora",
-        "it computes norms of whole weights",
+        lambda run: _adapts_experts(run.config.model) and run.config.teacher.weights == "ema",
+        "teacher.weights",
+        '"frozen" or "live" with experts in model.lora_targets',
+        "averages are of linear layers",
     ),
     Rule(
         lambda run: (
-            run.config.model.quantization == "nf4"
-            and (run.config.model.shard or _updates_weights(run))
+            (_trains_all(run) or _adapts_experts(run.config.model))
+            and run.config.model.dtype not in ("float32", "auto")
         ),
-        "model.quantization",
-        '"none" without model.train_mode lora, teacher.weights frozen or live, and no model.shard',
+        "model.dtype",
+        f'"float32" {FULL}, or experts in model.lora_targets',
+        "16-bit weights lose steps of {train.learning_rate:g}: docs/fidelity.md, D4",
+    ),
+    *_unused(
+        lambda run: run.config.model.use_dora,
+        "with model.use_dora",
+        "it computes norms of whole weights",
+        "model.shard",
+    ),
+    *_unused(
+        lambda run: run.config.model.shard or _updates_weights(run),
+        "without model.train_mode lora, teacher.weights frozen or live, and no model.shard",
         "nf4 stores weights that cannot be updated",
+        "model.quantization",
     ),
     Rule(
         lambda run: run.engine.is_remote and unserved(run.config.model) is not None,

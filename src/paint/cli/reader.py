@@ -1,0 +1,160 @@
+"""The one reader of a line: its words by the types of a command's parameters and settings.
+
+--train.steps 3              a setting: ``apply_settings`` reads it as it reads a sweep's
+--gpus 2                     a parameter
+--model.no-liger             a switch that is off; --model.liger=False, too
+--train.options.epsilon 0.1  an option, of which the type is known once the extension is
+"""
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from inspect import Parameter
+from typing import Any, NamedTuple
+
+from paint.config.recipe import nearest_setting
+from paint.core.errors import ConfigError, cut, format_short
+from paint.core.extensions import OptionTable
+from paint.core.settings import (
+    Check,
+    convert_value,
+    require_no_secret,
+    takes_several,
+    value_of_words,
+)
+
+_FLAG = re.compile(r"--+[A-Za-z]|-(?!inf$)[A-Za-z]")  # a negative number is none
+
+
+class Flag(NamedTuple):
+    """What a flag stands for: a setting by its full name, or a parameter of the command."""
+
+    target: str
+    kind: Any
+    is_setting: bool = False
+    is_repeated: bool = False  # each time with a list of values
+    checks: Sequence[Check] = ()
+
+
+class Words(NamedTuple):
+    """A line's words. Those of settings are not converted yet."""
+
+    positional: list[str]
+    parameters: dict[str, Any]
+    settings: dict[str, list[str]]
+    after: dict[int, str]  # positional words that follow a flag's values, with the flag
+
+
+def setting_flags(kind: Any, prefix: str = "") -> dict[str, Flag]:
+    """The flags of the fields of a section, or of a dataclass of sections, by name."""
+    found: dict[str, Flag] = {}
+    for field in dataclasses.fields(kind):
+        name = f"{prefix}{field.name}"
+        if dataclasses.is_dataclass(field.type):
+            found |= setting_flags(field.type, f"{name}.")
+        else:
+            found[name] = Flag(name, field.type, is_setting=True)
+    return found
+
+
+def read_words(words: Sequence[str], flags: Mapping[str, Flag]) -> Words:
+    """Divide a line into positional words, parameters and settings; the last of a flag counts.
+
+    Raises:
+        ConfigError: an unknown flag, one without a value, a parameter's value that is of another
+            type or out of its range, or a value that seems to be a secret, which is not repeated.
+    """
+    found = Words([], {}, {}, {})
+    rest, before = list(words), ""
+    while rest:
+        word = rest.pop(0)
+        if not _FLAG.match(word):
+            if before:
+                found.after[len(found.positional)] = before
+            found.positional.append(word)
+            continue
+        before, equals, value = word.partition("=")
+        flag, is_off = _find(before, flags)
+        values = [value] if equals else _values_after(before, flag.kind, rest, is_off=is_off)
+        for text in values:
+            require_no_secret(flag.target, text)
+        if is_off and values:
+            raise ConfigError(f"{before} takes no value, got {format_short(values[0])}")
+        if is_off:
+            values = ["false"]
+        if flag.is_setting:
+            found.settings[flag.target] = values
+        elif flag.is_repeated:
+            found.parameters.setdefault(flag.target, []).append(tuple(values))
+        else:
+            converted = convert_value(before, value_of_words(list(values), flag.kind), flag.kind)
+            for allowed, accepts in flag.checks:
+                if not accepts(converted):
+                    raise ConfigError(f"{before} must be {allowed}, got {format_short(converted)}")
+            found.parameters[flag.target] = converted
+    return found
+
+
+def _find(word: str, flags: Mapping[str, Flag]) -> tuple[Flag, bool]:
+    """What a flag stands for, and whether it turns a switch off."""
+    name = "verbose" if word == "-v" else word.removeprefix("--").replace("-", "_")
+    outer, _, key = name.rpartition(".")
+    switch = ".".join(filter(None, [outer, key.removeprefix("no_")]))
+    if name in flags and flags[name].kind is not OptionTable:
+        return flags[name], False
+    if switch in flags and flags[switch].kind is bool:
+        return flags[switch], True
+    if outer in flags and flags[outer].kind is OptionTable:
+        return Flag(name, None, is_setting=True), False
+    known = [name for name, flag in flags.items() if flag.kind is not OptionTable]
+    raise ConfigError(f"unknown flag {cut(word)}{nearest_setting(name, known)}")
+
+
+def _values_after(flag: str, kind: Any, rest: list[str], *, is_off: bool) -> list[str]:
+    """Take the values of a flag from the rest of the line."""
+    values: list[str] = []
+    if is_off:
+        return values
+    if kind is bool:
+        if rest and rest[0].lower() in ("true", "false"):
+            values.append(rest.pop(0))
+        return values
+    while rest and not _FLAG.match(rest[0]):
+        values.append(rest.pop(0))
+        if not (kind is None or takes_several(kind)):  # one value; of an option, all that follow
+            return values
+    if not (values or kind is None or takes_several(kind)):
+        raise ConfigError(f"{flag} needs a value")
+    return values
+
+
+def positional_values(
+    parameters: Sequence[tuple[Parameter, Any]], words: Words, command: str
+) -> dict[str, Any]:
+    """The values of a command's positional parameters, each given with its type.
+
+    Raises ConfigError for one that is missing, one too many, and one of another type.
+    """
+    found: dict[str, Any] = {}
+    rest = list(words.positional)
+    missing = []
+    for parameter, kind in parameters:
+        if parameter.kind is Parameter.VAR_POSITIONAL or takes_several(kind):
+            found[parameter.name] = tuple(rest)
+            rest = []
+        elif rest:
+            word = rest.pop(0)
+            name = parameter.name.upper()
+            found[parameter.name] = convert_value(name, value_of_words([word], kind), kind)
+        elif parameter.default is Parameter.empty:
+            missing.append(parameter.name.upper())
+    if missing:
+        verb = "is" if len(missing) == 1 else "are"
+        raise ConfigError(f"{' and '.join(missing)} {verb} missing; `{command} --help` explains")
+    if rest:
+        place = len(words.positional) - len(rest)
+        after = f" after {words.after[place]}" if place in words.after else ""
+        raise ConfigError(
+            f"{format_short(rest[0])}{after} is one value too many; `{command} --help` explains"
+        )
+    return found
