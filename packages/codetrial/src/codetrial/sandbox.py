@@ -66,7 +66,6 @@ class Outcome:
 
     events: list[list[Any]] = field(default_factory=list)  # of the tests (assertions.Events)
     has_begun: bool = False  # the process of the tests was there
-    ended_late: bool = False  # its wall time was up
     code_status: int = 0  # of the code's process, as waitpid gives it
     tests_status: int = 0  # of the tests' process
 
@@ -248,12 +247,11 @@ class Sandbox:
         self._outcome.events += map(json.loads, filter(None, lines))
         return bool(content)
 
-    def end(self, report: int, *, late: bool) -> Outcome:
+    def end(self, report: int) -> Outcome:
         """End the job's processes, and return what became of it."""
         os.close(report)
         ended = [zygote.end() for zygote in self._zygotes]
         self._outcome.code_status, self._outcome.tests_status = ended[0][0], ended[1][0]
-        self._outcome.ended_late = late
         if not all(is_clean for _, is_clean in ended):
             self.close()  # the next job gets new ones
         return self._outcome
@@ -291,8 +289,7 @@ class Sandboxes:
                     for report in self._finished(selector):
                         selector.unregister(report)
                         sandbox, index = self._busy.pop(report)
-                        late = sandbox.deadline <= time.monotonic()
-                        outcomes[index] = sandbox.end(report, late=late)
+                        outcomes[index] = sandbox.end(report)
                         self._free.append(sandbox)
         except BaseException:
             self.close()
