@@ -93,7 +93,11 @@ def test_teacher_view_over_the_limit_is_without_what_a_completion_brought(
     view = taught.teacher_prompt
     assert view is not None
     assert (view.context, view.complete) == (None, False)
-    assert view.refused_tokens > prompt_limit(policy, check_config(config)) >= len(view.prompt)
+    assert (
+        view.refused_tokens
+        > prompt_limit(policy.base.config, check_config(config))
+        >= len(view.prompt)
+    )
 
 
 def test_teacher_view_over_the_limit_is_refused_where_nothing_is_passed_over(

@@ -11,11 +11,11 @@ start, and neither padding nor the other rows of a batch change a row.
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import peft
 import torch
@@ -29,6 +29,7 @@ from transformers import (
     BitsAndBytesConfig,
     FineGrainedFP8Config,
     GenerationConfig,
+    PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
@@ -41,9 +42,8 @@ from paint.core.device import keep_compiled, product_slowdown, to_device
 from paint.core.errors import format_short, format_value, wrap_errors
 from paint.core.hub import require_model
 from paint.core.model_folder import ADAPTER
-from paint.core.nesting import parse_json
 from paint.core.storage import verify_export
-from paint.data.chats import THOUGHT_FIELDS, is_chat, json_value
+from paint.data.chats import THOUGHT_FIELDS
 from paint.data.problems import Problem
 from paint.models import prompts as views
 from paint.models.adapters import add_adapter
@@ -68,7 +68,7 @@ from paint.models.rows import joined_rows
 from paint.models.sharding import digest_of_weights, is_sharded, ranks_here, shard
 from paint.models.special_tokens import drop_special_text
 from paint.models.targets import describe_adapters
-from paint.models.tool_schemas import Schema, name_of_schema
+from paint.models.tool_schemas import Schema
 from paint.objective.messages import student_messages
 from paint.resolve.plan import Machine, dtype_on
 from paint.resolve.structure import rope_range
@@ -217,7 +217,7 @@ class Policy:
 
     def tools_for(self, problem: Problem) -> Sequence[Schema]:
         """The schemas that the prompts of a problem tell of. Raises PromptError as tools_of_row."""
-        return tools_of_row(problem, self.tools)
+        return views.tools_of_row(problem, self.tools)
 
     def _encode(
         self,
@@ -282,28 +282,13 @@ class Policy:
             then=then,
         )
 
-    def prompt_texts(
-        self, problem: Problem, contexts: Sequence[str], *, complete: bool
-    ) -> list[str]:
-        """Texts of the student's prompt, and of the teacher's with each of some contexts.
-
-        Their token ids are those of ``student_prompt`` and ``teacher_prompt``.
-        """
-        place = f"problem {problem.name}" if problem.id else ""
-        render = partial(
-            render_prompt,
-            self.tokenizer,
-            tools=self.tools_for(problem),
-            day=self.conventions.date,
-            place=place,
+    @property
+    def writer(self) -> views.ViewWriter:
+        """What writes the texts of its prompts."""
+        modes = self.student_thinking, self.teacher_thinking
+        return views.ViewWriter(
+            self.tokenizer, self.prompts, *modes, day=self.conventions.date, tools=self.tools
         )
-        chat = views.student_chat(self.prompts, problem)
-        texts = [render(chat, thinking=self.student_thinking)]
-        setting = views.system_setting(self.prompts)
-        for context in contexts:
-            chat = views.teacher_chat(self.prompts, problem, context, complete=complete)
-            texts.append(render(chat, thinking=self.teacher_thinking, system_setting=setting))
-        return texts
 
     def template_difference(self) -> tuple[str, str]:
         """Text that the chat template adds to only one view: to the student's, to the teacher's.
@@ -493,44 +478,6 @@ class Policy:
         return selected
 
 
-def tools_of_row(problem: Problem, tools: Sequence[Schema]) -> Sequence[Schema]:
-    """The schemas that a problem's prompts tell of: those that its row names, or else all.
-
-    The column ``tools`` of a row is a list of names, or of schemas as TRL's data have them, also as
-    a JSON text. Schemas of a written conversation need not be of known tools.
-
-    Raises PromptError for a name that is none of the tools.
-    """
-    given = problem.fields.get("tools")
-    if isinstance(given, str):
-        with suppress(ValueError):
-            given = parse_json(given)
-    elif is_chat(given):
-        given = json_value(given, "tools")
-    listed = given if isinstance(given, list) else []
-    are_schemas = bool(listed) and all(isinstance(one, Mapping) for one in listed)
-    if problem.conversation and (are_schemas or not listed):
-        return listed or tools
-    if given in (None, ""):
-        return tools
-    # Without tools, a column of names may be about anything.
-    if not tools and not are_schemas:
-        return tools
-    known = {name_of_schema(schema): schema for schema in tools}
-    named = [name_of_schema(one) if isinstance(one, Mapping) else one for one in listed]
-    # In a list, since a row may hold what has no hash.
-    wrong = [name for name in named if name not in [*known]]
-    if not isinstance(given, list):
-        wrong = [given]
-    if wrong:
-        raise PromptError(
-            f"problem {problem.name}: its tools name {format_short(wrong[0])}, and those of "
-            f"conversation.tools are {', '.join(known) or 'none'}; correct the row, which must "
-            f"hold a list of such names, or name the function in conversation.tools"
-        )
-    return [schema for name, schema in known.items() if name in named]
-
-
 def _near_rows(rows: Tensor, place: int) -> int:
     """The number of other rows that are within NEAR of a row's norm."""
     row = rows[place].float()
@@ -544,12 +491,30 @@ def _problem_of(problem: Problem | str) -> Problem:
     return problem
 
 
+class ModelFiles(NamedTuple):
+    """What is read of a model before its weights."""
+
+    tokenizer: PreTrainedTokenizerBase
+    config: PreTrainedConfig
+
+
+def open_model(path: str) -> ModelFiles:
+    """Read what is known of a model before its weights are loaded. Raises PolicyError."""
+    verify_export(Path(model_path(path)))
+    tokenizer = load_tokenizer(path)
+    with _loading(path):
+        # False: by default, transformers may ask on the terminal whether to run code.
+        config = AutoConfig.from_pretrained(model_path(path), trust_remote_code=False)
+    return ModelFiles(tokenizer, config)
+
+
 def load_policy(
     config: cfg.ModelConfig,
     *,
     seed: int,
     device: torch.device | str = "cpu",
     prompts: cfg.PromptsConfig = cfg.PAPER_PROMPTS,
+    files: ModelFiles | None = None,
 ) -> Policy:
     """Load a model and its tokenizer, and add a new adapter with train_mode "lora".
 
@@ -560,7 +525,8 @@ def load_policy(
     if config.dtype == "auto":
         config = replace(config, dtype=_auto_dtype(config, torch.device(device)))
     is_shared = config.shard and ranks_here() > 1
-    base, tokenizer = _load_base(config, device, is_shared=is_shared)
+    tokenizer = (files or open_model(config.path)).tokenizer
+    base = _load_base(config, device, is_shared=is_shared)
     kernels = _use_kernels(base, config, device)  # before sharding: each weight is one tensor
     model = add_adapter(base, config, seed) if config.train_mode == "lora" else base
     if is_shared:  # after adding adapters, which take their shapes from unsharded weights
@@ -617,12 +583,10 @@ def move_policy(policy: Policy, device: torch.device) -> None:
 
 def _load_base(
     config: cfg.ModelConfig, device: torch.device | str, *, is_shared: bool
-) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+) -> PreTrainedModel:
     """Load the complete model; if it is sharded, weights stay in their file until they are read."""
     if not sys.stderr.isatty():
         disable_progress_bar()
-    verify_export(Path(model_path(config.path)))
-    tokenizer = load_tokenizer(config.path)
     with _loading(config.path):
         base, loading = AutoModelForCausalLM.from_pretrained(
             model_path(config.path),
@@ -652,7 +616,7 @@ def _load_base(
             module.support_avx512bf16_for_cpu = False
     # A repetition penalty or temperature in the model's files would change the policy.
     base.generation_config = GenerationConfig(eos_token_id=base.generation_config.eos_token_id)
-    return base, tokenizer
+    return base
 
 
 def quantization(config: cfg.ModelConfig, device: torch.device | str) -> dict[str, Any]:

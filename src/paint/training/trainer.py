@@ -26,7 +26,6 @@ from paint.config.run_folder import (
 )
 from paint.config.schema import ONE_TURN, Config, TrainConfig
 from paint.core.collapse import describe_end
-from paint.core.demo_files import problems_path
 from paint.core.device import keep_compiled
 from paint.core.display import Clock, Display
 from paint.core.distributed import (
@@ -37,14 +36,13 @@ from paint.core.distributed import (
     report_once,
     run_on_rank0,
 )
-from paint.core.errors import ConfigError, Interrupted, NonFiniteError, PaintError, is_unicode
+from paint.core.errors import ConfigError, Interrupted, NonFiniteError, is_unicode
 from paint.core.extensions import extension_errors
 from paint.core.metric_records import WINDOW
 from paint.core.storage import digest
 from paint.data.contexts import Contexts
 from paint.data.mixtures import describe_mixture, draw_problems
 from paint.data.problems import Problem, problems_digest, read_problems
-from paint.data.readers import is_on_hub
 from paint.data.row_checks import announce_rows
 from paint.evaluation.change import describe_change, graded_validation
 from paint.evaluation.defaults import training_tokens
@@ -61,7 +59,8 @@ from paint.inference.local import LocalEngine
 from paint.inference.machine import find_machine
 from paint.inference.rollouts import Rollout
 from paint.models.conventions import today
-from paint.models.policy import Policy, load_policy, load_tokenizer
+from paint.models.policy import Policy, load_policy, open_model
+from paint.models.prompts import ViewWriter
 from paint.models.teacher import open_teacher
 from paint.models.weights import model_digests
 from paint.objective.fused import require_loss
@@ -75,14 +74,13 @@ from paint.resolve.check import (
 )
 from paint.resolve.engines import LOCAL
 from paint.resolve.optimizer import learning_rate, open_optimizer
-from paint.resolve.plan import LongestRows, Machine
+from paint.resolve.plan import Machine
 from paint.resolve.plan_report import start_details
 from paint.training import checkpoint, run_log
 from paint.training.callbacks import Callback, tell_callbacks
 from paint.training.drift import open_drift
 from paint.training.health import Health
 from paint.training.log_probs import OFF_POLICY_KL_WARNING, ON_POLICY
-from paint.training.longest_rows import measure_longest
 from paint.training.off_policy_rollouts import (
     AsyncRollouts,
     BatchedRollouts,
@@ -97,9 +95,11 @@ from paint.training.prompt_filter import (
     print_first_prompts,
     warn_template_mismatch,
 )
+from paint.training.row_prompts import longest_rows, measure_rows, rows_to_count
 from paint.training.solutions import add_gradient_of_solutions
 from paint.training.step_checks import require_step
 from paint.training.step_time import LongWork
+from paint.training.teacher_views import prompt_limit
 from paint.training.token_log import write_tokens
 from paint.training.train_step import (
     NothingGradedError,
@@ -156,13 +156,26 @@ def train(
         with display.working("reading the problems"):
             candidates = read_problems(run.config.data, needs=run.needed_fields)
         contexts = Contexts(run.config.context, candidates.problems)
-        file_content = contexts.file_content
         display.notes(filter(None, [keep_compiled(accelerator.device)]))
         reason = require_loss(run.objective, accelerator.device)
         if reason and run.algorithm.needs_context:  # what the divergence applies to
             display.warn(f"the loss is computed without Triton kernels: {reason}")
-        run = replace(run, longest=_longest_rows(run, candidates.problems))
-        run = resolve(run, _find_machine(accelerator))
+        day = run.config.model.date
+        if day == "auto":
+            day = run_on_rank0(today)  # one for all ranks
+        files = open_model(run.config.model.path)
+        views = ViewWriter.of(files.tokenizer, run.changed("model", date=day).config)
+        measured = measure_rows(
+            run,
+            views,
+            contexts,
+            candidates.problems,
+            display,
+            limit=prompt_limit(files.config, run),
+            counted={*rows_to_count(run, contexts, candidates.problems)},
+        )
+        longest = longest_rows(run, files.tokenizer, candidates.problems, measured)
+        run = resolve(replace(run, longest=longest), _find_machine(accelerator))
         rank = accelerator.process_index
         grader = stack.enter_context(open_grader(run.config.grading, folder, rank))
         display.notes([line for line in (*run.notes, grader.describe()) if line])
@@ -170,11 +183,14 @@ def train(
         if run.plan is not None:
             display.detail(start_details(run.plan))
 
-        model, seed, prompts = run.config.model, run.config.train.seed, run.config.prompts
-        if model.date == "auto":
-            model = replace(model, date=run_on_rank0(today))  # one day for all ranks
         with display.working("loading the model"):
-            policy = load_policy(model, seed=seed, device=accelerator.device, prompts=prompts)
+            policy = load_policy(
+                replace(run.config.model, date=day),
+                seed=run.config.train.seed,
+                device=accelerator.device,
+                prompts=run.config.prompts,
+                files=files,
+            )
         policy = with_tools(policy, run.config.conversation)
         # Stored conversations are answered already.
         answering = ONE_TURN if run.engine.is_stored else run.config.conversation
@@ -189,7 +205,7 @@ def train(
         if policy.conventions.date is not None:
             # For run.json: a resumed run must render the same prompts on another day (C33).
             run = run.changed("model", date=policy.conventions.date)
-        problems = filter_problems(policy, run, candidates, display, file_content)
+        problems = filter_problems(policy, run, candidates, display, contexts, measured)
         run = with_steps(run, problems, display)
         display.notes(describe_mixture(problems, run.config.data, drawn_count(run.config)))
         _check_rows(run, policy, grader, problems, display)
@@ -222,7 +238,7 @@ def train(
             callbacks=[Health(run.config, history, display.warn), *callbacks],
             drift=open_drift(run.config, policy, teacher),
             conversations=conversations,
-            context_file=file_content,
+            context_file=contexts.file_content,
         )
         if run.rollout.off_policy_steps:
             setup = replace(setup, off_policy_rollouts=_open_off_policy_rollouts(setup, last))
@@ -238,16 +254,6 @@ def train(
 def _warn_of(display: Display, lines: Iterable[str]) -> None:
     for line in filter(None, lines):
         display.warn(line)
-
-
-def _longest_rows(run: Resolved, problems: Sequence[Problem]) -> LongestRows | None:
-    """The lengths of the longest rows of local files; None for others, as in a plan."""
-    if any(is_on_hub(problems_path(path)) for path in run.config.data.paths):
-        return None
-    # What is wrong with a row is said when all of them are measured.
-    with suppress(PaintError):
-        return measure_longest(run, problems, load_tokenizer(run.config.model.path))
-    return None
 
 
 def _find_machine(accelerator: Accelerator) -> Machine:
