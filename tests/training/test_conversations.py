@@ -51,13 +51,13 @@ from paint.training.teacher_views import (
     with_teacher_prompt,
 )
 from paint.training.train_step import Setup
-from paint.training.trainer import train
 from runs import (
     adapter,
     assert_same,
     assert_same_history,
     changed,
     stored,
+    train,
     train_in_parts,
     variant,
     write_problems,

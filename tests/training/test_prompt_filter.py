@@ -24,8 +24,7 @@ from paint.training.prompt_filter import (
     filter_problems,
     note_unmasked,
 )
-from paint.training.trainer import train
-from runs import changed, stored, variant, write_problems
+from runs import changed, stored, train, variant, write_problems
 
 LONG = "so " * 600
 SKIP = {"on_bad_row": "skip"}

@@ -16,8 +16,7 @@ from paint.inference.rollouts import Rollout, read_rollout
 from paint.models.policy import Policy, load_policy
 from paint.resolve.check import check_config
 from paint.training.teacher_views import masked_context, prompt_limit, with_teacher_prompt
-from paint.training.trainer import train
-from runs import changed, stored, variant
+from runs import changed, stored, train, variant
 
 SMALL: dict[str, dict[str, Any]] = {
     "data": {"limit": 20},
