@@ -626,11 +626,11 @@ def test_non_finite_loss_ends_run_and_keeps_checkpoints(tmp_path: Path) -> None:
 def test_weights_that_are_not_finite_are_not_saved_and_resume_repeats_the_step(
     tmp_path: Path, run: Path, monkeypatch: pytest.MonkeyPatch, value: float
 ) -> None:
-    def damage(setup: Setup, *arguments: Any) -> list[str]:
+    def damage(setup: Setup, *arguments: Any, **printed: Any) -> list[str]:
         if arguments[-1] == 2:
             with torch.no_grad():
                 setup.policy.trainable[0].view(-1)[3] = value
-        return log_step(setup, *arguments)
+        return log_step(setup, *arguments, **printed)
 
     config = small(train={"steps": 3, "checkpoint_every": 1})
     named = r"^after step 2, .*not finite.* not saved; .* goes on from step-000001$"
