@@ -62,7 +62,7 @@ def with_steps(run: Resolved, problems: Sequence[Problem], display: Display) -> 
     return run.changed("train", steps=steps, epochs=None)
 
 
-def check_rows(
+def check_problems(
     run: Resolved,
     policy: Policy,
     grader: Grader,

@@ -32,7 +32,7 @@ from paint.training.drift import open_drift
 from paint.training.health import Health
 from paint.training.loop import loop, print_end
 from paint.training.opening import (
-    check_rows,
+    check_problems,
     drawn_count,
     last_checkpoint,
     machine_of_ranks,
@@ -143,7 +143,7 @@ def train(
         problems = filter_problems(policy, run, rows, display, contexts, measured)
         run = with_steps(run, problems, display)
         display.notes(describe_mixture(problems, run.config.data, drawn_count(run.config)))
-        check_rows(run, policy, grader, problems, display)
+        check_problems(run, policy, grader, problems, display)
 
         if ranks == 1 and not confirm:  # ranks cannot end together in the middle of a step
             then = f"`paint resume {folder}` goes on all the same"
