@@ -202,8 +202,7 @@ def browser() -> Iterator[Any]:
 @pytest.fixture(scope="session")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three steps, a checkpoint after the second and third, four rows' tokens a step: read only."""
-    from paint.training.trainer import train
-    from runs import changed
+    from runs import changed, train
 
     folder = tmp_path_factory.mktemp("runs") / "shown"
     train(changed("demo-paint", SHOWN), folder)

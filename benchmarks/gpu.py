@@ -1005,8 +1005,8 @@ def resume(scale: Scale, say: Say, place: Place) -> None:
     The second says how far this GPU repeats itself at all.
     """
     from paint.config.recipe import find_recipe, from_table, read_recipe, to_table
-    from paint.config.schema import Config
     from paint.core.display import Display
+    from paint.resolve.check import check_training
     from paint.training.trainer import train
 
     steps, stop = scale.steps
@@ -1015,21 +1015,21 @@ def resume(scale: Scale, say: Say, place: Place) -> None:
     table["train"] |= {"steps": steps, "checkpoint_every": stop, **small}
     if not on_gpu():
         table["rollout"]["max_new_tokens"] = 16
-    config: Config = from_table(table)
+    run = check_training(from_table(table))
     quiet = Display(enabled=False)
 
     names = ("first", "again", "resumed")
     first, again, resumed = (place.folder / f"resume-{name}" for name in names)
     began = time.monotonic()
-    train(config, first, display=quiet)
+    train(run, first, display=quiet)
     say(note=f"{steps} steps of demo-paint took {time.monotonic() - began:.0f} s")
 
     shutil.copytree(first, resumed)
     for path in _checkpoints(resumed)[1:]:
         shutil.rmtree(path)
-    train(config, resumed, resume=True, display=quiet)
+    train(run, resumed, resume=True, display=quiet)
     say("Resuming", run=f"resumed after step {stop}", **_beside(first, resumed))
-    train(config, again, display=quiet)
+    train(run, again, display=quiet)
     say("Resuming", run="the same from the start", **_beside(first, again))
 
 

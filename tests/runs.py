@@ -19,10 +19,18 @@ from paint.config.run_folder import latest_checkpoint, read_metrics, read_run, s
 from paint.config.schema import Config
 from paint.core.storage import read_jsonl
 from paint.resolve.algorithm import Algorithm
-from paint.training.trainer import train
+from paint.resolve.check import check_training, with_resolved
+from paint.training import trainer
 from processes import MODULES, in_two_processes, started, train_command, write_recipe
 
 Sections = Mapping[str, Mapping[str, Any]]
+
+
+def train(config: Config, folder: Path, *, resume: bool = False, **options: Any) -> Path:
+    """Train in this process by a config that nothing has checked, and return the checkpoint."""
+    if resume:
+        config = with_resolved(config, read_run(folder))
+    return trainer.train(check_training(config), folder, resume=resume, **options)
 
 
 def changed(recipe: str, *changes: Sections) -> Config:
@@ -128,14 +136,15 @@ from pathlib import Path
 from accelerate import Accelerator
 from paint.config.recipe import read_recipe
 from paint.core.display import shown_on_terminal
+from paint.resolve.check import check_training
 from paint.training.trainer import train
 end, Accelerator.end_training = Accelerator.end_training, lambda _: None
 *others, last = map(Path, sys.argv[1:])
 with shown_on_terminal():
     for recipe in others:
-        train(read_recipe(recipe), recipe.with_suffix(""))
+        train(check_training(read_recipe(recipe)), recipe.with_suffix(""))
     Accelerator.end_training = end
-    train(read_recipe(last), last.with_suffix(""))
+    train(check_training(read_recipe(last)), last.with_suffix(""))
 """
 
 

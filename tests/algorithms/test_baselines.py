@@ -35,8 +35,7 @@ from paint.resolve.check import check_config
 from paint.training.run_log import step_metrics
 from paint.training.solutions import reference, score_reference
 from paint.training.train_step import Setup, accumulate, add_grades, update
-from paint.training.trainer import train
-from runs import adapter, assert_same, changed, stored, write_problems
+from runs import adapter, assert_same, changed, stored, train, write_problems
 from verdicts import is_correct
 
 STEP = {"steps": 1, "batch_size": 12, "micro_batch_size": 12, "checkpoint_every": 1}

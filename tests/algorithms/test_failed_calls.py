@@ -20,8 +20,7 @@ from paint.core.display import Display
 from paint.core.extensions import spec_of
 from paint.grading.contract import Grade, GradingError
 from paint.models.policy import load_policy
-from paint.training.trainer import train
-from runs import adapter, assert_same, changed, stored, variant
+from runs import adapter, assert_same, changed, stored, train, variant
 
 SMALL: dict[str, dict[str, Any]] = {
     "data": {"limit": 3},  # each problem is in each step

@@ -15,8 +15,7 @@ from paint.inference.engine import derive_seed
 from paint.models.policy import load_policy
 from paint.objective.loss import token_log_probs
 from paint.objective.masking import mask_ratio, mask_solution, overlap
-from paint.training.trainer import train
-from runs import changed, stored
+from runs import changed, stored, train
 from strictgrade.text import normalize
 
 PROBLEMS = 40

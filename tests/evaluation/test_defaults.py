@@ -21,8 +21,7 @@ from paint.evaluation.defaults import (
     validation_protocol,
 )
 from paint.evaluation.evaluate import note_benchmarks
-from paint.training.trainer import train
-from runs import changed, write_problems
+from runs import changed, train, write_problems
 
 PAPER = {  # section 'Experimental Details'
     "thinking": True,

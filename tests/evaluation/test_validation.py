@@ -23,10 +23,9 @@ from paint.evaluation.metrics import GradedSamples, compute_metrics
 from paint.evaluation.store import StoreError
 from paint.evaluation.validation import tracker_metrics
 from paint.lab.viewer.run import PageSpec, run_data
-from paint.training.trainer import train
 from processes import in_two_processes, train_command, until
 from reports import compared_in, policies_of, report_in
-from runs import changed, rows_of, write_problems
+from runs import changed, rows_of, train, write_problems
 
 
 @pytest.fixture(scope="module")

@@ -18,9 +18,8 @@ from paint.data.problems import row_of, validate_rows
 from paint.grading import functions
 from paint.grading.contract import Grade, Grader, Item
 from paint.grading.graders import find_grader
-from paint.training.trainer import train
 from real_vllm import needs_vllm, serving
-from runs import changed, stored
+from runs import changed, stored, train
 
 SPEC = "judge:grade"
 ROWS = [

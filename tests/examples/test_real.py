@@ -19,9 +19,8 @@ from paint.core.display import Display
 from paint.inference.engine import Sampling
 from paint.inference.local import LocalEngine
 from paint.models.policy import Policy, load_policy, load_tokenizer
-from paint.training.trainer import train
 from run import in_cache, recipe_of, write_problems
-from runs import changed, stored
+from runs import changed, stored, train
 
 pytestmark = pytest.mark.slow
 

@@ -10,8 +10,7 @@ from transformers import AutoTokenizer
 
 from extensions.length_grader import LengthOptions, grade
 from paint.core.demo_files import MODEL
-from paint.training.trainer import train
-from runs import changed, stored
+from runs import changed, stored, train
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/how-to/extend.md").read_text()

@@ -22,8 +22,7 @@ from paint.core.extensions import OptionTable, spec_of
 from paint.grading.graders import open_grader
 from paint.resolve.algorithm import find_algorithm
 from paint.resolve.check import check_config
-from paint.training.trainer import train
-from runs import adapter, assert_same, changed, stored, train_in_parts, write_problems
+from runs import adapter, assert_same, changed, stored, train, train_in_parts, write_problems
 
 RECIPE = """
 [train]

@@ -24,8 +24,7 @@ from paint.grading import functions
 from paint.grading.contract import Grade, GradingError, Item
 from paint.grading.cost import Cost
 from paint.grading.graders import find_grader, open_grader, short_names
-from paint.training.trainer import train
-from runs import changed, rows_of, stored
+from runs import changed, rows_of, stored, train
 
 Row = Mapping[str, Any]
 

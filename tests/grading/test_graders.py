@@ -20,9 +20,8 @@ from paint.evaluation.grade import summarise
 from paint.grading.contract import Grade, Item
 from paint.grading.graders import find_grader
 from paint.resolve.check import check_config
-from paint.training.trainer import train
 from reports import report_in, row_of
-from runs import changed, rows_of, stored
+from runs import changed, rows_of, stored, train
 from strictgrade.choice import chosen_letter
 
 SHORT = "extensions.short_grader:grade"

@@ -18,8 +18,7 @@ from paint.core.extensions import OptionTable, spec_of
 from paint.grading.contract import Grade, Item
 from paint.grading.cost import Cost
 from paint.grading.graders import code_digest, open_grader
-from paint.training.trainer import train
-from runs import changed, rows_of, stored
+from runs import changed, rows_of, stored, train
 
 Row = Mapping[str, Any]
 ANSWERS = "grader_answers.0.jsonl"

@@ -35,7 +35,7 @@ from paint.lab.advise import advise
 from paint.models.policy import Policy
 from paint.resolve import check
 from paint.resolve.check import check_config
-from paint.training.trainer import train
+from runs import train
 
 DIES = "import sys; print('CUDA out of memory'); sys.exit(1)"
 

@@ -21,8 +21,7 @@ from paint.inference.local import LocalEngine
 from paint.inference.stored import StoredEngine
 from paint.models.policy import load_policy
 from paint.resolve.check import check_config
-from paint.training.trainer import train
-from runs import adapter, assert_same, changed, stored, variant, write_problems
+from runs import adapter, assert_same, changed, stored, train, variant, write_problems
 
 SMALL: dict[str, dict[str, Any]] = {
     "model": {"lora_rank": 4, "lora_alpha": 8},

@@ -37,11 +37,10 @@ from paint.inference.vllm.client import VllmServer
 from paint.inference.vllm.pool import VllmEngine
 from paint.models.policy import Policy, load_policy
 from paint.models.weights import save_trained
-from paint.training.trainer import train
 from processes import alive, train_command, until
 from real_vllm import LEAN, SERVER, SMALL, needs_vllm, serving
 from reports import report_in, row_of
-from runs import adapter, assert_same, changed, kill_and_resume, rows_of, stored
+from runs import adapter, assert_same, changed, kill_and_resume, rows_of, stored, train
 
 SAMPLING = Sampling(temperature=1.1, top_p=0.95, top_k=20, max_new_tokens=60)
 GREEDY = dataclasses.replace(SAMPLING, temperature=0.0)

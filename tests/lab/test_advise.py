@@ -50,9 +50,8 @@ from paint.models.policy import Policy
 from paint.objective.divergences import FORWARD_KL, REVERSE_KL, Divergence
 from paint.resolve.check import check_config
 from paint.training.token_log import read_tokens, tokens_path
-from paint.training.trainer import train
 from reports import of_rewards, report_in, row_of
-from runs import Sections, changed, rows_of, stored, write_problems
+from runs import Sections, changed, rows_of, stored, train, write_problems
 
 DEMO = changed("demo-paint", {"rollout": {"max_new_tokens": 60}, "data": {"limit": 40}})
 

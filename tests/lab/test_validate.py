@@ -24,7 +24,7 @@ from paint.models import lengths
 from paint.models.policy import Policy
 from paint.objective.masking import MARKER
 from paint.resolve.check import check_config
-from paint.training.longest_rows import measure_longest
+from paint.training.row_prompts import measure_longest
 
 SOLUTION = r"We find $(1+2)-4 \equiv 99$, so the result is $\boxed{99}$."
 
@@ -108,7 +108,7 @@ def test_check_file_of_many_rows_samples_lengths_and_finds_every_long_row(
 
     monkeypatch.setattr(lengths, "MANY", 39)
     monkeypatch.setattr(lengths, "SAMPLED", 8)
-    monkeypatch.setattr("paint.training.longest_rows.LONGEST", 1)
+    monkeypatch.setattr("paint.training.row_prompts.LONGEST", 1)
     check = check_of(path, max_prompt_tokens=220)
     assert check.too_long == exact.too_long
     assert check.measured == 8  # rows 1, 6, 11, ...
@@ -312,7 +312,10 @@ def test_measure_longest_is_of_the_prompts_that_training_makes(policy: Policy) -
     check = check_of("demo", limit=40)
     assert found.prompt == check.lengths["student prompt"].longest
     assert found.teacher_prompt == check.lengths["teacher prompt"].longest
-    assert found.reference >= check.lengths["solution"].longest
+    # Solutions are measured where they are learned.
+    learns = replace(run, config=run.config.changed("objective", sft_weight=0.1))
+    reference = measure_longest(learns, problems, policy.tokenizer).reference
+    assert reference >= check.lengths["solution"].longest
     assert str(found) == "the longest of 40 rows"
     # What is a function of other rows, or of a completion, is not measured.
     for source in ("other", "rollout", "feedback", "neighbour"):
@@ -323,8 +326,8 @@ def test_measure_longest_is_of_the_prompts_that_training_makes(policy: Policy) -
 def test_measure_longest_of_many_rows_finds_the_row_with_the_most_bytes(
     policy: Policy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("paint.training.longest_rows.SAMPLED", 4)
-    monkeypatch.setattr("paint.training.longest_rows.LONGEST", 1)
+    monkeypatch.setattr("paint.training.row_prompts.SAMPLED", 4)
+    monkeypatch.setattr("paint.training.row_prompts.LONGEST", 1)
     rows = [Problem(f"Start at ${n}$.", SOLUTION, "99", str(n)) for n in range(40)]
     rows[23] = replace(rows[23], problem="Go on. " * 50)
     run = check_config(config_of("demo"))

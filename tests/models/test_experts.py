@@ -23,8 +23,7 @@ from paint.models.policy import Policy, PolicyError, load_policy
 from paint.models.weights import load_trained, read_adapter_shape, save_trained
 from paint.resolve.check import check_training, resolve
 from paint.resolve.plan import Machine
-from paint.training.trainer import train
-from runs import assert_same, assert_same_history, changed, train_in_parts
+from runs import assert_same, assert_same_history, changed, train, train_in_parts
 from tiny_models import save_tiny, tiny_config
 
 SHAPE = ("lora_rank", "lora_alpha", "lora_targets", "use_rslora")

@@ -15,8 +15,7 @@ from paint.models.policy import Policy, PolicyError, load_policy
 from paint.models.teacher import open_teacher
 from paint.models.weights import load_trained, save_trained, weights_digest
 from paint.resolve.check import check_training
-from paint.training.trainer import train
-from runs import Sections, adapter, assert_same, assert_same_history, changed, train_in_parts
+from runs import Sections, adapter, assert_same, assert_same_history, changed, train, train_in_parts
 
 PROMPTS, COMPLETIONS = [[5, 20, 31, 7], [9, 9, 12]], [[50, 60, 70], [80]]
 NF4 = replace(DEMO, quantization="nf4")

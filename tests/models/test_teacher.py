@@ -27,8 +27,7 @@ from paint.resolve.check import check_config
 from paint.training import checkpoint
 from paint.training.run_log import append_metrics, new_run
 from paint.training.train_step import Setup
-from paint.training.trainer import train
-from runs import assert_same, assert_same_history, changed, train_in_parts
+from runs import assert_same, assert_same_history, changed, train, train_in_parts
 from tiny_models import save_tiny, tiny_config
 
 PROMPTS = [[5, 20, 31, 7], [9, 9, 12, 40, 41, 42, 43], [3]]

@@ -16,7 +16,7 @@ from paint.objective.divergences import DIVERGENCES, Divergence, divergence_name
 from paint.objective.fused import fused_paint_loss
 from paint.objective.loss import paint_loss, require_slope
 from paint.objective.loss_options import Objective
-from paint.training.trainer import train
+from runs import train
 
 SPEC = "extensions.chi_squared:chi_squared"
 NAMED = [d for d in [*DIVERGENCES.values(), chi_squared] if not d.is_sampled]

@@ -17,8 +17,7 @@ from paint.inference.rollouts import Rollout
 from paint.resolve.algorithm import ALGORITHMS, Algorithm, find_algorithm
 from paint.training import train_step as ts
 from paint.training.step_checks import require_scores
-from paint.training.trainer import train
-from runs import adapter, changed, stored
+from runs import adapter, changed, stored, train
 
 SPEC = "extensions.reward_weighted:RewardWeighted"
 

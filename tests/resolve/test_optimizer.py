@@ -28,8 +28,7 @@ from paint.resolve.optimizer import (
 )
 from paint.resolve.shapes import SHAPES
 from paint.training.checkpoint import load_optimizer_state
-from paint.training.trainer import train
-from runs import adapter, assert_same, changed, last_checkpoint, train_in_parts
+from runs import adapter, assert_same, changed, last_checkpoint, train, train_in_parts
 
 FAKE = """
 import torch

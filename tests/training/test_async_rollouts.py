@@ -20,8 +20,7 @@ from paint.models.policy import load_policy
 from paint.models.weights import load_trained
 from paint.resolve.check import check_config
 from paint.training.log_probs import logprob_mismatches, off_policy_metrics
-from paint.training.trainer import train
-from runs import adapter, assert_same, assert_same_history, changed, stored
+from runs import adapter, assert_same, assert_same_history, changed, stored, train
 
 SMALL: dict[str, dict[str, Any]] = {
     "data": {"limit": 100},

@@ -15,8 +15,7 @@ from paint.inference.local import LocalEngine
 from paint.models.policy import load_policy
 from paint.models.weights import load_trained
 from paint.training.callbacks import Callback
-from paint.training.trainer import train
-from runs import adapter, assert_same, assert_same_history, changed, stored, train_in_parts
+from runs import adapter, assert_same, assert_same_history, changed, stored, train, train_in_parts
 
 SMALL: dict[str, dict[str, Any]] = {
     "data": {"limit": 100},

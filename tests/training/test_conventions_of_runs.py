@@ -19,8 +19,7 @@ from paint.evaluation.generate import with_date
 from paint.lab.eval_protocols import protocol_for
 from paint.lab.runner import ExperimentRun, run_experiment
 from paint.models.policy import load_policy, load_tokenizer
-from paint.training.trainer import train
-from runs import changed, stored
+from runs import changed, stored, train
 
 FIRST, SECOND = "2024-02-03", "2024-02-09"
 SMALL: dict[str, dict[str, Any]] = {

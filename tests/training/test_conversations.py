@@ -35,28 +35,29 @@ from paint.inference.engine import (
 from paint.inference.local import LocalEngine
 from paint.inference.rollouts import rollout_of, transcript_of
 from paint.models.model_errors import PromptError
-from paint.models.policy import Policy, load_policy, tools_of_row
+from paint.models.policy import Policy, load_policy
+from paint.models.prompts import tools_of_row
 from paint.models.rows import joined_rows
 from paint.models.teacher import open_teacher
 from paint.objective.loss import paint_loss
 from paint.resolve.algorithm import Algorithm
 from paint.resolve.check import check_config
 from paint.training.load_balancing import micro_batches, token_passes
-from paint.training.longest_rows import measure_longest
 from paint.training.prompt_filter import filter_problems
+from paint.training.row_prompts import measure_longest
 from paint.training.teacher_views import (
     count_teacher_tokens,
     view_with_context,
     with_teacher_prompt,
 )
 from paint.training.train_step import Setup
-from paint.training.trainer import train
 from runs import (
     adapter,
     assert_same,
     assert_same_history,
     changed,
     stored,
+    train,
     train_in_parts,
     variant,
     write_problems,

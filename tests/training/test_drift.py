@@ -13,8 +13,7 @@ from paint.models.policy import load_policy
 from paint.models.teacher import open_teacher
 from paint.resolve.check import check_config
 from paint.training.drift import open_drift
-from paint.training.trainer import train
-from runs import adapter, assert_same, changed, train_in_parts
+from runs import adapter, assert_same, changed, train, train_in_parts
 
 SMALL: dict[str, dict[str, Any]] = {
     "data": {"limit": 100},

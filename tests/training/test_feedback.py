@@ -16,8 +16,7 @@ from paint.data.problems import DataError, Problem
 from paint.grading.contract import Grade
 from paint.lab.viewer.run import PageSpec, run_data
 from paint.models.policy import load_policy
-from paint.training.trainer import train
-from runs import adapter, assert_same, changed, stored, variant
+from runs import adapter, assert_same, changed, stored, train, variant
 
 first_error = importlib.import_module("first_error")
 

@@ -18,8 +18,8 @@ from paint.core.storage import read_jsonl
 from paint.data.problems import Problem
 from paint.lab.runner import ExperimentRun
 from paint.resolve.check import check_config
-from paint.training.trainer import train, with_steps
-from runs import adapter, assert_same, assert_same_history, changed, stored, write_problems
+from paint.training.opening import with_steps
+from runs import adapter, assert_same, assert_same_history, changed, stored, train, write_problems
 
 SMALL: dict[str, dict[str, Any]] = {
     "model": {"lora_rank": 4, "lora_alpha": 8},

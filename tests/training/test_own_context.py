@@ -10,8 +10,7 @@ from paint.config.schema import EvaluationConfig
 from paint.data.problems import DataError
 from paint.evaluation.evaluate import resolve_targets
 from paint.models.policy import load_policy
-from paint.training.trainer import train
-from runs import changed, stored, write_problems
+from runs import changed, stored, train, write_problems
 
 RULES = {"role": "system", "content": "Answer in one line."}
 SMALL: dict[str, dict[str, Any]] = {

@@ -24,8 +24,7 @@ from paint.training.prompt_filter import (
     filter_problems,
     note_unmasked,
 )
-from paint.training.trainer import train
-from runs import changed, stored, variant, write_problems
+from runs import changed, stored, train, variant, write_problems
 
 LONG = "so " * 600
 SKIP = {"on_bad_row": "skip"}
@@ -122,7 +121,8 @@ def test_prompt_filter_tokenises_the_rows_that_may_be_over_the_limit_and_no_othe
             within = [p for p, n in zip(within, empty, strict=True) if n + beside <= limit]
         return [problem.id for problem in within]
 
-    monkeypatch.setattr("paint.training.prompt_filter.token_lengths", counted)
+    for module in ("prompt_filter", "row_prompts"):
+        monkeypatch.setattr(f"paint.training.{module}.token_lengths", counted)
     table = to_table(config)
     for limit in (*sorted(map(length, problems))[9::9], 900):
         tokenised.clear()
@@ -145,11 +145,10 @@ def test_prompt_filter_counts_references(
     assert names(200) == ["1", "2"]
     with pytest.raises(DataError, match=r"problem 1\b.*teacher prompt.*\b200\b"):
         names(200, context={"source": "other"})
-    assert "another's solution: 2/2" not in capsys.readouterr().out
+    capsys.readouterr()
     assert names(200, SKIP, context={"source": "other"}) == ["2"]
     output = capsys.readouterr().out
     assert "their solutions measured: 2/2" in output
-    assert "measured with another's solution: 2/2" in output
 
 
 @pytest.mark.parametrize("source", ["solution", "other"])

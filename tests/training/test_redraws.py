@@ -19,8 +19,7 @@ from paint.inference.rollouts import Rollout
 from paint.resolve.algorithm import LearnsFrom
 from paint.resolve.check import check_config
 from paint.training.redraws import draw_until_right
-from paint.training.trainer import train
-from runs import changed, stored, variant
+from runs import changed, stored, train, variant
 
 SMALL: dict[str, dict[str, Any]] = {
     "data": {"limit": 100},

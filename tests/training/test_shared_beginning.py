@@ -15,8 +15,7 @@ from paint.models import teacher
 from paint.models.caches import LEAST, read_beginning
 from paint.training import teacher_views
 from paint.training.teacher_views import with_shared_beginning
-from paint.training.trainer import train
-from runs import adapter, assert_same, changed, train_in_parts
+from runs import adapter, assert_same, changed, train, train_in_parts
 
 SMALL: dict[str, dict[str, Any]] = {
     "data": {"limit": 20},

@@ -29,8 +29,7 @@ from paint.resolve.algorithm import Algorithm
 from paint.resolve.check import check_config
 from paint.training.solutions import add_gradient_of_solutions
 from paint.training.train_step import Batch, Setup, accumulate
-from paint.training.trainer import train
-from runs import changed, write_problems
+from runs import changed, train, write_problems
 
 SMALL: dict[str, dict[str, Any]] = {
     "data": {"limit": 4},

@@ -16,8 +16,7 @@ from paint.inference.rollouts import Rollout, read_rollout
 from paint.models.policy import Policy, load_policy
 from paint.resolve.check import check_config
 from paint.training.teacher_views import masked_context, prompt_limit, with_teacher_prompt
-from paint.training.trainer import train
-from runs import changed, stored, variant
+from runs import changed, stored, train, variant
 
 SMALL: dict[str, dict[str, Any]] = {
     "data": {"limit": 20},
@@ -93,7 +92,11 @@ def test_teacher_view_over_the_limit_is_without_what_a_completion_brought(
     view = taught.teacher_prompt
     assert view is not None
     assert (view.context, view.complete) == (None, False)
-    assert view.refused_tokens > prompt_limit(policy, check_config(config)) >= len(view.prompt)
+    assert (
+        view.refused_tokens
+        > prompt_limit(policy.base.config, check_config(config))
+        >= len(view.prompt)
+    )
 
 
 def test_teacher_view_over_the_limit_is_refused_where_nothing_is_passed_over(

@@ -13,8 +13,7 @@ from paint.core import storage
 from paint.core.storage import CorruptFileError
 from paint.models.policy import Policy
 from paint.training.token_log import read_tokens, token_bytes, tokens_path
-from paint.training.trainer import train
-from runs import changed, stored
+from runs import changed, stored, train
 
 SMALL = {
     "data": {"limit": 100},

@@ -44,9 +44,9 @@ from paint.objective.loss import paint_loss, token_log_probs
 from paint.objective.loss_options import Objective
 from paint.objective.masking import mask_ratio, mask_solution, overlap, overlap_metrics
 from paint.resolve.structure import linear_layers
+from paint.training.loop import log_step
 from paint.training.run_log import append_metrics, describe_phases, step_metrics
 from paint.training.train_step import Batch, Setup, StepResult
-from paint.training.trainer import log_step, train
 from processes import on_full_disk, started, train_command
 from runs import (
     adapter,
@@ -56,6 +56,7 @@ from runs import (
     kill_and_resume,
     last_checkpoint,
     stored,
+    train,
     train_by_two_ranks,
     train_in_parts,
     wait_for,
@@ -625,16 +626,16 @@ def test_non_finite_loss_ends_run_and_keeps_checkpoints(tmp_path: Path) -> None:
 def test_weights_that_are_not_finite_are_not_saved_and_resume_repeats_the_step(
     tmp_path: Path, run: Path, monkeypatch: pytest.MonkeyPatch, value: float
 ) -> None:
-    def damage(setup: Setup, *arguments: Any) -> list[str]:
+    def damage(setup: Setup, *arguments: Any, **printed: Any) -> list[str]:
         if arguments[-1] == 2:
             with torch.no_grad():
                 setup.policy.trainable[0].view(-1)[3] = value
-        return log_step(setup, *arguments)
+        return log_step(setup, *arguments, **printed)
 
     config = small(train={"steps": 3, "checkpoint_every": 1})
     named = r"^after step 2, .*not finite.* not saved; .* goes on from step-000001$"
     with monkeypatch.context() as patched:
-        patched.setattr("paint.training.trainer.log_step", damage)
+        patched.setattr("paint.training.loop.log_step", damage)
         with pytest.raises(NonFiniteError, match=named):
             train(config, tmp_path / "run")
     assert last_checkpoint(tmp_path / "run") == "step-000001"

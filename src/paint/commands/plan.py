@@ -124,7 +124,7 @@ def _longest_rows(run: "Resolved") -> "LongestRows | None":
     # They import transformers, which takes seconds.
     from paint.data.problems import read_problems
     from paint.models.policy import load_tokenizer
-    from paint.training.longest_rows import measure_longest
+    from paint.training.row_prompts import measure_longest
 
     display = Display()
     try:

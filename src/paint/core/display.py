@@ -197,9 +197,14 @@ class Display:
             LOGGER.log(level, "%s", sanitize_for_terminal(text), stacklevel=3)
 
     def notes(self, lines: Iterable[str]) -> None:
-        """Print lines that stay on the screen."""
-        for line in lines:
+        """Print lines that stay on the screen; empty ones are left out."""
+        for line in filter(None, lines):
             self.note(line)
+
+    def warnings(self, lines: Iterable[str]) -> None:
+        """Warn of each line that is not empty."""
+        for line in filter(None, lines):
+            self.warn(line)
 
     @property
     def is_drawn(self) -> bool:

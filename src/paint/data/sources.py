@@ -1,7 +1,7 @@
 """Early checks of the files that a config names, before torch or a model is loaded.
 
-They read the first rows by the code that reads all of them later. Data sets of the hub are not
-checked here.
+Small files are read completely. Of others the first rows are read, by the code that reads all of
+them later. Data sets of the hub are not checked here.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from paint.core.demo_files import problems_path
 from paint.core.errors import cut, naming, wrap_errors
 from paint.data.benchmarks import PUBLISHED, load_benchmark, require_distinct
 from paint.data.contexts import Contexts, context_function
-from paint.data.problems import DataError, read_problems
+from paint.data.problems import DataError, ValidRows, read_problems
 from paint.data.readers import NAME_IT, is_on_hub, read_rows
 from paint.grading.graders import needs_answer
 
@@ -23,11 +23,14 @@ SMALL_FILE = 2**24
 """Bytes of a file that is read in a fraction of a second: all of its rows are checked."""
 
 
-def check_sources(config: Config, needs: Mapping[str, str]) -> None:
-    """Read the first training problems, and the files of context and validation.
+def check_sources(config: Config, needs: Mapping[str, str]) -> ValidRows | None:
+    """Read the training problems, and the files of context and validation.
 
     Args:
         needs: the fields that every problem needs, with what needs them.
+
+    Returns:
+        All rows, where their files are small; None where only the first were read.
 
     Raises:
         PaintError: a file is missing or cannot be read, a row lacks a needed field, or a context is
@@ -36,14 +39,19 @@ def check_sources(config: Config, needs: Mapping[str, str]) -> None:
     for source in config.context.source:
         if context_source(source).origin == "function":
             context_function(config.context, source)
-    first = []
-    # Each by itself: a problem that two sources hold is found when all rows are read.
-    for source in config.data.paths:
-        with naming("data.path"):
+    rows = None
+    with naming("data.path"):
+        if all(map(_is_small, config.data.paths)):
+            rows = read_problems(config.data, needs=needs)
+        # Each by itself: a problem that two sources hold is found when all rows are read.
+        for source in config.data.paths if rows is None else ():
             if not is_on_hub(problems_path(source)):
-                first += read_problems(_first(config.data.of(source)), needs=needs).problems
-    if first:
-        _ = Contexts(config.context, first).file_content  # reads the file, if a source names one
+                data = config.data.of(source)
+                limit = min(data.limit or FIRST_ROWS, FIRST_ROWS)
+                read_problems(
+                    data if _is_small(source) else replace(data, limit=limit), needs=needs
+                )
+    _ = Contexts(config.context, rows.problems if rows else []).file_content  # reads the file
     if config.health.drift_path:
         with naming("health.drift_path"):
             require_readable(config.health.drift_path)
@@ -53,6 +61,7 @@ def check_sources(config: Config, needs: Mapping[str, str]) -> None:
         for spec in config.validation.paths:
             check_benchmark(spec, needs_answer=has_gold, trained_on=config.data)
         require_distinct(config.validation.paths)
+    return rows
 
 
 def check_benchmark(
@@ -75,9 +84,7 @@ def require_readable(path: str) -> None:
         next(iter(read_rows(source)), None)
 
 
-def _first(data: DataConfig) -> DataConfig:
-    path = Path(problems_path(data.place))
+def _is_small(source: str) -> bool:
+    path = Path(problems_path(source))
     with wrap_errors(cut(str(path)), DataError, NAME_IT):  # a name may be too long for the system
-        if path.exists() and path.stat().st_size <= SMALL_FILE:
-            return data
-    return replace(data, limit=min(data.limit or FIRST_ROWS, FIRST_ROWS))
+        return path.exists() and path.stat().st_size <= SMALL_FILE

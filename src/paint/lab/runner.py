@@ -368,6 +368,8 @@ def train_run(
             display.warn(f"{run.label}: {ended}")
         return
 
+    has_begun = (run_folder / "run.json").exists()
+    config = with_resolved(run.config, read_run(run_folder)) if has_begun else run.config
     run_folder.mkdir(parents=True, exist_ok=True)
     try:
         with (
@@ -378,9 +380,9 @@ def train_run(
             shown = RunDisplay(log, counter, run.label)
             shown.on_estimate = display.on_estimate  # which asks for all of the experiment
             train(
-                run.config,
+                check_training(config),
                 run_folder,
-                resume=(run_folder / "run.json").exists(),
+                resume=has_begun,
                 display=shown,
                 callbacks=callbacks,
                 confirm=True,

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -21,7 +20,6 @@ from transformers import PreTrainedTokenizerBase
 
 from chatforms.conventions import read_thinking
 from chatforms.lengths import most_tokens, token_lengths
-from chatforms.tool_schemas import tool_schemas
 from paint.config.schema import Config
 from paint.core.demo_files import problems_path
 from paint.core.display import Display, differing_lines
@@ -34,7 +32,6 @@ from paint.data.gold_answer_checks import gold_warnings
 from paint.data.problems import DataError, Problem, validate_rows
 from paint.data.readers import BadRow, Row, describe_separator, read_rows, shorten
 from paint.data.row_checks import check_rows
-from paint.environments.episodes import tools_of
 from paint.evaluation.generate import other_form
 from paint.grading.contract import Item
 from paint.grading.graders import find_grader, open_grader
@@ -42,13 +39,14 @@ from paint.models.lengths import chunks, spaced
 from paint.models.model_errors import REASON, PromptError, chat_errors, special_text_finder
 from paint.models.policy import load_tokenizer
 from paint.models.prompts import (
+    ViewWriter,
     describe_replaced,
     replaced_system_turns,
 )
 from paint.models.references import Reference, describe_changes, fit_reference
 from paint.objective.masking import anchors
 from paint.resolve.check import Resolved
-from paint.training.longest_rows import LONGEST, longest_views
+from paint.training.row_prompts import LONGEST
 from paint.training.teacher_views import masked_context
 from strictgrade.choice import named_letters
 
@@ -256,9 +254,7 @@ def _check_prompts(
     A row whose turns the chat template does not take is bad.
     """
     contexts = Contexts(config.context, problems)
-    with chat_errors():
-        tools = tool_schemas(tools_of(config.conversation))
-    views_of = partial(longest_views, tools=tools)
+    views = ViewWriter.of(tokenizer, config)
     good: list[Problem] = []
     sizes: list[tuple[int, ...]] = []  # bytes of the problem, the solution and the teacher prompt
     with display.counting("prompts measured", len(problems)) as counter:
@@ -267,13 +263,13 @@ def _check_prompts(
             for problem in chunk:
                 try:
                     # All of the context and the marker: no step makes a longer prompt.
-                    views = views_of(tokenizer, problem, config, contexts.longest(problem))
+                    teacher = views.texts(problem, [contexts.longest(problem)])[1]
                 except PromptError as error:
                     check.bad.setdefault(TURNS, []).append((problem.row, str(error)))
                     continue
                 good.append(problem)
-                prompts.append(views["teacher"])
-                texts = problem.problem, problem.solution, views["teacher"]
+                prompts.append(teacher)
+                texts = problem.problem, problem.solution, teacher
                 sizes.append(tuple(len(text.encode()) for text in texts))
             measured = good[len(good) - len(prompts) :]
             check.too_long += _too_long(tokenizer, measured, prompts, check.limit)
@@ -283,8 +279,8 @@ def _check_prompts(
     for problem in good[:1]:
         # The context of the first step, before a completion.
         context, _ = masked_context(contexts, problem, config.train.seed)
-        views = views_of(tokenizer, problem, config, context.text, complete=context.complete)
-        for name, text in views.items():
+        written = views.texts(problem, [context.text], complete=context.complete)
+        for name, text in zip(("student", "teacher"), written, strict=True):
             ids = tokenizer.encode(text, add_special_tokens=False)
             check.views[name] = str(tokenizer.decode(ids))
     return good
@@ -316,9 +312,7 @@ def _measure_lengths(
     display: Display,
 ) -> None:
     rows = range(len(problems))
-    with chat_errors():
-        tools = tool_schemas(tools_of(config.conversation))
-    views_of = partial(longest_views, tools=tools)
+    views = ViewWriter.of(tokenizer, config)
     places, longest = spaced(rows), set[int]()
     check.measured = len(places)
     if check.measured < len(rows):
@@ -327,15 +321,15 @@ def _measure_lengths(
     lengths: dict[str, list[int]] = {}
     with display.counting("lengths measured", len(places) + len(longest)) as counter:
         for chunk in chunks([problems[i] for i in (*places, *sorted(longest))]):
-            views = [views_of(tokenizer, p, config, contexts.longest(p)) for p in chunk]
+            written = [views.texts(problem, [contexts.longest(problem)]) for problem in chunk]
             texts = {
                 "problem": [problem.problem for problem in chunk],
                 "solution": [problem.solution for problem in chunk],
-                "student prompt": [view["student"] for view in views],
-                "teacher prompt": [view["teacher"] for view in views],
+                "student prompt": [student for student, _ in written],
+                "teacher prompt": [teacher for _, teacher in written],
             }
-            for name, written in texts.items():
-                lengths.setdefault(name, []).extend(token_lengths(tokenizer, written))
+            for name, own in texts.items():
+                lengths.setdefault(name, []).extend(token_lengths(tokenizer, own))
             counter.to(counter.done + len(chunk))
     for name, counts in lengths.items():
         quantiles = length_quantiles(counts[: check.measured])

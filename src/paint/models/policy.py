@@ -11,11 +11,11 @@ start, and neither padding nor the other rows of a batch change a row.
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import peft
 import torch
@@ -29,6 +29,7 @@ from transformers import (
     BitsAndBytesConfig,
     FineGrainedFP8Config,
     GenerationConfig,
+    PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
@@ -46,7 +47,7 @@ from chatforms.conventions import (
 from chatforms.messages import THOUGHT_FIELDS
 from chatforms.rendering import render_chat
 from chatforms.special_tokens import drop_special_text, require_no_control
-from chatforms.tool_schemas import Schema, name_of_schema
+from chatforms.tool_schemas import Schema
 from paint.config import schema as cfg
 from paint.config.recipe import require_bitsandbytes
 from paint.core.demo_files import model_path
@@ -54,9 +55,7 @@ from paint.core.device import keep_compiled, product_slowdown, to_device
 from paint.core.errors import format_short, format_value, wrap_errors
 from paint.core.hub import require_model
 from paint.core.model_folder import ADAPTER
-from paint.core.nesting import parse_json
 from paint.core.storage import verify_export
-from paint.data.chats import is_chat, json_value
 from paint.data.problems import Problem
 from paint.models import prompts as views
 from paint.models.adapters import add_adapter
@@ -232,7 +231,7 @@ class Policy:
 
     def tools_for(self, problem: Problem) -> Sequence[Schema]:
         """The schemas that the prompts of a problem tell of. Raises PromptError as tools_of_row."""
-        return tools_of_row(problem, self.tools)
+        return views.tools_of_row(problem, self.tools)
 
     def _encode(
         self,
@@ -296,23 +295,13 @@ class Policy:
             then=then,
         )
 
-    def prompt_texts(
-        self, problem: Problem, contexts: Sequence[str], *, complete: bool
-    ) -> list[str]:
-        """Texts of the student's prompt, and of the teacher's with each of some contexts.
-
-        Their token ids are those of ``student_prompt`` and ``teacher_prompt``.
-        """
-        place, tools, day = _place(problem), self.tools_for(problem), self.conventions.date
-        render = partial(render_prompt, self.tokenizer, tools=tools, day=day)
-        chat = views.student_chat(self.prompts, problem)
-        with chat_errors(place):
-            texts = [render(chat, thinking=self.student_thinking)]
-        for context in contexts:
-            chat = views.teacher_chat(self.prompts, problem, context, complete=complete)
-            with chat_errors(place, views.system_setting(self.prompts)):
-                texts.append(render(chat, thinking=self.teacher_thinking))
-        return texts
+    @property
+    def writer(self) -> views.ViewWriter:
+        """What writes the texts of its prompts."""
+        modes = self.student_thinking, self.teacher_thinking
+        return views.ViewWriter(
+            self.tokenizer, self.prompts, *modes, day=self.conventions.date, tools=self.tools
+        )
 
     def template_difference(self) -> tuple[str, str]:
         """Text that the chat template adds to only one view: to the student's, to the teacher's.
@@ -503,44 +492,6 @@ class Policy:
         return selected
 
 
-def tools_of_row(problem: Problem, tools: Sequence[Schema]) -> Sequence[Schema]:
-    """The schemas that a problem's prompts tell of: those that its row names, or else all.
-
-    The column ``tools`` of a row is a list of names, or of schemas as TRL's data have them, also as
-    a JSON text. Schemas of a written conversation need not be of known tools.
-
-    Raises PromptError for a name that is none of the tools.
-    """
-    given = problem.fields.get("tools")
-    if isinstance(given, str):
-        with suppress(ValueError):
-            given = parse_json(given)
-    elif is_chat(given):
-        given = json_value(given, "tools")
-    listed = given if isinstance(given, list) else []
-    are_schemas = bool(listed) and all(isinstance(one, Mapping) for one in listed)
-    if problem.conversation and (are_schemas or not listed):
-        return listed or tools
-    if given in (None, ""):
-        return tools
-    # Without tools, a column of names may be about anything.
-    if not tools and not are_schemas:
-        return tools
-    known = {name_of_schema(schema): schema for schema in tools}
-    named = [name_of_schema(one) if isinstance(one, Mapping) else one for one in listed]
-    # In a list, since a row may hold what has no hash.
-    wrong = [name for name in named if name not in [*known]]
-    if not isinstance(given, list):
-        wrong = [given]
-    if wrong:
-        raise PromptError(
-            f"problem {problem.name}: its tools name {format_short(wrong[0])}, and those of "
-            f"conversation.tools are {', '.join(known) or 'none'}; correct the row, which must "
-            f"hold a list of such names, or name the function in conversation.tools"
-        )
-    return [schema for name, schema in known.items() if name in named]
-
-
 def _near_rows(rows: Tensor, place: int) -> int:
     """The number of other rows that are within NEAR of a row's norm."""
     row = rows[place].float()
@@ -559,12 +510,30 @@ def _problem_of(problem: Problem | str) -> Problem:
     return problem
 
 
+class ModelFiles(NamedTuple):
+    """What is read of a model before its weights."""
+
+    tokenizer: PreTrainedTokenizerBase
+    config: PreTrainedConfig
+
+
+def open_model(path: str) -> ModelFiles:
+    """Read what is known of a model before its weights are loaded. Raises PolicyError."""
+    verify_export(Path(model_path(path)))
+    tokenizer = load_tokenizer(path)
+    with _loading(path):
+        # False: by default, transformers may ask on the terminal whether to run code.
+        config = AutoConfig.from_pretrained(model_path(path), trust_remote_code=False)
+    return ModelFiles(tokenizer, config)
+
+
 def load_policy(
     config: cfg.ModelConfig,
     *,
     seed: int,
     device: torch.device | str = "cpu",
     prompts: cfg.PromptsConfig = cfg.PAPER_PROMPTS,
+    files: ModelFiles | None = None,
 ) -> Policy:
     """Load a model and its tokenizer, and add a new adapter with train_mode "lora".
 
@@ -575,7 +544,8 @@ def load_policy(
     if config.dtype == "auto":
         config = replace(config, dtype=_auto_dtype(config, torch.device(device)))
     is_shared = config.shard and ranks_here() > 1
-    base, tokenizer = _load_base(config, device, is_shared=is_shared)
+    tokenizer = (files or open_model(config.path)).tokenizer
+    base = _load_base(config, device, is_shared=is_shared)
     kernels = _use_kernels(base, config, device)  # before sharding: each weight is one tensor
     model = add_adapter(base, config, seed) if config.train_mode == "lora" else base
     if is_shared:  # after adding adapters, which take their shapes from unsharded weights
@@ -632,12 +602,10 @@ def move_policy(policy: Policy, device: torch.device) -> None:
 
 def _load_base(
     config: cfg.ModelConfig, device: torch.device | str, *, is_shared: bool
-) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+) -> PreTrainedModel:
     """Load the complete model; if it is sharded, weights stay in their file until they are read."""
     if not sys.stderr.isatty():
         disable_progress_bar()
-    verify_export(Path(model_path(config.path)))
-    tokenizer = load_tokenizer(config.path)
     with _loading(config.path):
         base, loading = AutoModelForCausalLM.from_pretrained(
             model_path(config.path),
@@ -667,7 +635,7 @@ def _load_base(
             module.support_avx512bf16_for_cpu = False
     # A repetition penalty or temperature in the model's files would change the policy.
     base.generation_config = GenerationConfig(eos_token_id=base.generation_config.eos_token_id)
-    return base, tokenizer
+    return base
 
 
 def quantization(config: cfg.ModelConfig, device: torch.device | str) -> dict[str, Any]:

@@ -7,20 +7,27 @@ insert is data: braces in it stay as they are.
 """
 
 import re
-from collections.abc import Iterable, Mapping
-from functools import lru_cache
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache, partial
 from typing import Any
 
 from jinja2 import StrictUndefined, Template
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+from transformers import PreTrainedTokenizerBase
 
+from chatforms.chat_template import render_prompt
 from chatforms.rendering import limited
-from paint.config.schema import PromptsConfig
+from chatforms.tool_schemas import Schema, name_of_schema, tool_schemas
+from paint.config.schema import Config, PromptsConfig
 from paint.core.errors import format_short, wrap_errors
-from paint.data.chats import is_chat, read_chat
+from paint.core.nesting import parse_json
+from paint.data.chats import is_chat, json_value, read_chat
 from paint.data.problems import Problem
 from paint.data.readers import DataError, kind_of, shorten
-from paint.models.model_errors import chat_errors
+from paint.environments.episodes import tools_of
+from paint.models.model_errors import PromptError, chat_errors
 from paint.objective import messages as paper
 
 REFERENCE = "=== Reference Begin ===\n{{ context }}\n=== Reference End ===\n\n"
@@ -44,6 +51,112 @@ COMPLETION_NAMES = ("completion", "feedback", "reference")
 """Names of templates that depend on the completion."""
 
 Messages = list[dict[str, str]]
+
+
+@dataclass(frozen=True)
+class ViewWriter:
+    """Writes the texts of both views' prompts, which needs a tokenizer and no weights."""
+
+    tokenizer: PreTrainedTokenizerBase
+    prompts: PromptsConfig
+    student_thinking: bool
+    teacher_thinking: bool
+    day: str | None = None  # for a template that reads the clock; None is the current day
+    tools: Sequence[Schema] = ()  # that a row without its own tells of
+
+    @classmethod
+    def of(cls, tokenizer: PreTrainedTokenizerBase, config: Config) -> "ViewWriter":
+        """The writer of a config, whose policy need not be loaded."""
+        model = config.model
+        with chat_errors():
+            tools = tool_schemas(tools_of(config.conversation))
+        return cls(
+            tokenizer,
+            config.prompts,
+            model.student_thinking,
+            model.teacher_thinking,
+            day=None if model.date == "auto" else model.date,
+            tools=tools,
+        )
+
+    def texts(
+        self, problem: Problem, contexts: Sequence[str | None] = (), *, complete: bool = False
+    ) -> list[str]:
+        """Texts of the student's prompt, and of the teacher's with each of some contexts.
+
+        Their token ids are those of ``Policy.student_prompt`` and ``Policy.teacher_prompt``.
+        """
+        student = student_chat(self.prompts, problem)
+        texts = [self._render(problem, student, thinking=self.student_thinking)]
+        for context in contexts:
+            chat, setting = student, ""
+            if context is not None:
+                chat = teacher_chat(self.prompts, problem, context, complete=complete)
+                setting = system_setting(self.prompts)
+            write = partial(self._render, problem, chat, thinking=self.teacher_thinking)
+            texts.append(write(system_setting=setting))
+        return texts
+
+    def conversation(self, problem: Problem) -> str:
+        """Text of a written conversation with its prompt."""
+        chat = [*student_chat(self.prompts, problem), *map(dict, problem.conversation)]
+        count = len(problem.conversation)
+        return self._render(
+            problem, chat, thinking=self.student_thinking, said=count, is_reply=True
+        )
+
+    def _render(
+        self,
+        problem: Problem,
+        chat: Sequence[dict[str, Any]],
+        *,
+        thinking: bool,
+        system_setting: str = "",
+        **options: Any,
+    ) -> str:
+        tools = tools_of_row(problem, self.tools)
+        with chat_errors(f"problem {problem.name}" if problem.id else "", system_setting):
+            return render_prompt(
+                self.tokenizer, chat, thinking=thinking, tools=tools, day=self.day, **options
+            )
+
+
+def tools_of_row(problem: Problem, tools: Sequence[Schema]) -> Sequence[Schema]:
+    """The schemas that a problem's prompts tell of: those that its row names, or else all.
+
+    The column ``tools`` of a row is a list of names, or of schemas as TRL's data have them, also as
+    a JSON text. Schemas of a written conversation need not be of known tools.
+
+    Raises PromptError for a name that is none of the tools.
+    """
+    given = problem.fields.get("tools")
+    if isinstance(given, str):
+        with suppress(ValueError):
+            given = parse_json(given)
+    elif is_chat(given):
+        given = json_value(given, "tools")
+    listed = given if isinstance(given, list) else []
+    are_schemas = bool(listed) and all(isinstance(one, Mapping) for one in listed)
+    if problem.conversation and (are_schemas or not listed):
+        return listed or tools
+    if given in (None, ""):
+        return tools
+    # Without tools, a column of names may be about anything.
+    if not tools and not are_schemas:
+        return tools
+    known = {name_of_schema(schema): schema for schema in tools}
+    named = [name_of_schema(one) if isinstance(one, Mapping) else one for one in listed]
+    # In a list, since a row may hold what has no hash.
+    wrong = [name for name in named if name not in [*known]]
+    if not isinstance(given, list):
+        wrong = [given]
+    if wrong:
+        raise PromptError(
+            f"problem {problem.name}: its tools name {format_short(wrong[0])}, and those of "
+            f"conversation.tools are {', '.join(known) or 'none'}; correct the row, which must "
+            f"hold a list of such names, or name the function in conversation.tools"
+        )
+    return [schema for name, schema in known.items() if name in named]
 
 
 def student_chat(options: PromptsConfig, problem: Problem) -> Messages:

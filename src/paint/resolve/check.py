@@ -496,7 +496,7 @@ TRAINING_RULES = (
             and run.config.model.dtype not in ("float32", "auto")
         ),
         "model.dtype",
-        f'"float32" {FULL}, or experts in model.lora_targets',
+        f'"float32" or "auto" with experts in model.lora_targets, or {FULL}',
         "16-bit weights lose steps of {train.learning_rate:g}: docs/fidelity.md, D4",
     ),
     *_unused(

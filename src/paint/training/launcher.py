@@ -24,10 +24,7 @@ from paint.core.demo_files import model_path, problems_path
 from paint.core.errors import Interrupted, PaintError, format_short
 from paint.data.readers import is_on_hub
 from paint.data.sources import check_sources
-from paint.inference.vllm.process import (
-    NO_GPU,
-    OwnedProcess,
-)
+from paint.inference.vllm.process import NO_GPU, OwnedProcess
 from paint.resolve.check import (
     Resolved,
     enable_servers,
@@ -36,13 +33,7 @@ from paint.resolve.check import (
     require_trainable,
 )
 from paint.resolve.engines import resolved_engine, server_engine
-from paint.resolve.plan import (
-    Machine,
-    Split,
-    choose_split,
-    server_of,
-    tensor_parallel_size,
-)
+from paint.resolve.plan import Machine, Split, choose_split, server_of, tensor_parallel_size
 from paint.training.callbacks import Callback
 from paint.training.torchrun import SHUTDOWN_SECONDS
 
@@ -187,7 +178,7 @@ def run_training(
     if recipe is None:
         _require_inputs(run.config, folder)
         require_same_beginning(run, folder)
-    check_sources(run.config, run.needed_fields)
+    rows = check_sources(run.config, run.needed_fields)
     if callbacks and request.gpus > 1:
         raise ConfigError("callbacks are called in one process; leave gpus out, or pass none")
 
@@ -196,9 +187,9 @@ def run_training(
         from paint.training import trainer
 
         trainer.train(
-            run.config,
+            run,
             folder,
-            checked=run,
+            rows=rows,
             resume=recipe is None,
             callbacks=callbacks,
             note=note,

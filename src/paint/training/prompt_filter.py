@@ -5,7 +5,7 @@ A prompt is never truncated: a solution without its end would be another experim
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from chatforms.lengths import most_tokens, token_lengths
 from paint.config.context_sources import context_source
@@ -17,13 +17,13 @@ from paint.data.problems import DataError, Problem, ValidRows
 from paint.inference.conversations import written_conversation
 from paint.inference.rollouts import Rollout, TeacherPrompt
 from paint.models.lengths import chunks, spaced
-from paint.models.model_errors import REASON, PromptError, special_text_finder
-from paint.models.policy import Policy, tools_of_row
+from paint.models.model_errors import REASON, PromptError
+from paint.models.policy import Policy
 from paint.models.prompts import describe_replaced, replaced_system_turns
 from paint.models.references import describe_changes
-from paint.objective.masking import MARKER
 from paint.resolve.check import Resolved
 from paint.resolve.structure import position_limit
+from paint.training.row_prompts import RowPrompts, measure_rows, shows_another
 from paint.training.teacher_views import (
     masked_context,
     prompt_limit,
@@ -40,54 +40,44 @@ def filter_problems(
     run: Resolved,
     candidates: ValidRows,
     display: Display,
-    file_content: str | None = None,
+    contexts: Contexts | None = None,
+    measured: Sequence[RowPrompts] | None = None,
 ) -> list[Problem]:
     """The problems whose prompts fit; data.on_bad_row refuses or counts the others.
 
-    ``file_content`` is the content of context.file, if it was read before.
+    ``contexts`` are of all problems, and their prompts ``measured``, where that was done before.
     """
     config, rows = run.config, candidates.problems
-    for note in candidates.notes:
-        display.note(note)
-    contexts = Contexts(config.context, rows, file_content)
-    check = _PromptCheck(policy, run, contexts, prompt_limit(policy, run))
-    problems, count = [], 0  # without control text
-    with display.counting("training problems measured", len(rows)) as counter:
-        for chunk in chunks(rows):
-            # First, as the policy refuses to encode such text.
-            free = [problem for problem in chunk if check.is_free_of_control(problem)]
-            count += len(free)
-            problems += check.fitting(free)
-            counter.to(counter.done + len(chunk))
-    if not count:
+    display.notes(candidates.notes)
+    limit = prompt_limit(policy.base.config, run)
+    contexts = contexts or Contexts(config.context, rows)
+    if measured is None:
+        measured = measure_rows(run, policy.writer, contexts, rows, display, limit=limit)
+    check = _PromptCheck(policy, run, limit)
+    pairs = [pair for pair in zip(rows, measured, strict=True) if check.is_taken(*pair)]
+    if len(check.with_control) == len(rows):
         raise DataError(f"{config.data.place}: no problem is left; all hold {REASON}")
-
-    shows_another = any(
-        context_source(source).bounded_by == "solution" for source in config.context.source
-    )
-    if shows_another and problems:
+    kept = check.fitting(pairs)
+    if shows_another(run) and kept:
         # Another row's text must fit as well, and only solutions that fit themselves are shown.
-        longest = _longest_solution(policy, problems, display)
+        longest = _longest_solution(policy, [problem for problem, _ in kept], display)
         # Another completion of the problem has at most as many tokens as are reserved for one.
         longest = max(longest, reserved_tokens(run) if contexts.needs_peers else 0)
-        measured, problems = problems, []
-        with display.counting("measured with another's solution", len(measured)) as counter:
-            for chunk in chunks(measured):
-                problems += check.fitting(chunk, longest)
-                counter.to(counter.done + len(chunk))
-    refused = len(check.refused)
+        kept = check.fitting_beside(kept, longest)
+    problems = [problem for problem, _ in kept]
+    refused, over = len(check.refused), len(rows) - len(check.with_control) - len(problems)
     if not problems:
         others = f"; the chat template does not take {refused}" if refused else ""
         raise DataError(
-            f"{config.data.place}: no problem is left; {count - refused} of {count} are over "
-            f"{check.limit} tokens{others}"
+            f"{config.data.place}: no problem is left; {over - refused} of {over} are over "
+            f"{limit} tokens{others}"
         )
-    _require_every_source(config.data, problems, check.limit)
+    _require_every_source(config.data, problems, limit)
 
     skipped = {
-        REASON: len(rows) - count,
+        REASON: len(check.with_control),
         "the chat template does not take their turns or thoughts": refused,
-        "over the token limit": count - len(problems) - refused,
+        "over the token limit": over - refused,
     }
     for reason, number in (candidates.skipped | skipped).items():
         if number:
@@ -120,117 +110,111 @@ def _note_prompts(
         display.notes(describe_changes([policy.reference(problem) for problem in problems]))
 
 
+Measured = tuple[Problem, RowPrompts]
+
+
 @dataclass(frozen=True)
 class _PromptCheck:
-    """Refuses, or leaves out, problems whose longest prompt is over a limit in tokens."""
+    """Refuses, or leaves out, problems that are no prompts, or whose longest is over a limit."""
 
     policy: Policy
     run: Resolved
-    contexts: Contexts
     limit: int
+    with_control: list[Problem] = field(default_factory=list)  # text, and left out
     refused: list[Problem] = field(default_factory=list)  # by the chat template, and left out
+
+    @property
+    def stops(self) -> bool:
+        """Whether a bad row ends the run."""
+        return self.run.config.data.on_bad_row == "error"
 
     def place(self, problem: Problem) -> str:
         """The file and the name of a problem, for messages."""
         return f"{self.run.config.data.path_of(problem.source)}: problem {problem.name}"
 
-    def is_free_of_control(self, problem: Problem) -> bool:
-        """Whether no text of a problem holds control text; with on_bad_row error it is refused."""
-        data = self.run.config.data
-        texts = {"solution": problem.solution, "answer": problem.answer}
-        texts |= self.contexts.of_own_row(problem) if self.run.algorithm.needs_context else {}
-        texts["problem"] = "\n\n".join([problem.problem, *(text for _, text in problem.turns)])
-        found = special_text_finder(self.policy.tokenizer, **texts)
-        if found is not None and data.on_bad_row == "error":
+    def is_taken(self, problem: Problem, row: RowPrompts) -> bool:
+        """Whether a problem has no control text, and is a prompt by the chat template."""
+        if row.control and self.stops:
             raise DataError(
-                f"{self.place(problem)} holds {REASON}{found}; fix the row or "
+                f"{self.place(problem)} holds {REASON}{row.control}; fix the row or "
                 f"pass --data.on-bad-row skip"
             )
-        return found is None
+        if row.control:
+            self.with_control.append(problem)
+        elif row.refused:
+            self._set_aside(problem, row.refused)
+        return not (row.control or row.refused)
 
-    def fitting(self, problems: Sequence[Problem], other_tokens: int = 0) -> list[Problem]:
-        """The problems that fit, with so many tokens of a text from another row."""
-        tokenizer, taken, rows = self.policy.tokenizer, [], []
-        for problem in problems:
-            found = self._rows(problem, other_tokens)
-            if found:
-                taken.append(problem)
-                rows.append(found)
-        # Most rows have fewer bytes than the limit has tokens, and need no tokens.
-        long = [
-            i
-            for i, found in enumerate(rows)
-            if max(beside + sum(most_tokens(tokenizer, t) for t in ts) for ts, beside in found)
-            > self.limit
+    def _set_aside(self, problem: Problem, error: PromptError) -> None:
+        if self.stops:
+            raise DataError(
+                f"{self.run.config.data.path_of(problem.source)}: {error}; --data.on-bad-row skip "
+                f"leaves such rows out"
+            ) from error
+        self.refused.append(problem)
+
+    def fitting(self, rows: Sequence[Measured]) -> list[Measured]:
+        """The problems whose prompts fit, with what is learned of their solutions."""
+        kept: list[Measured] = []
+        for chunk in chunks(rows):
+            learned = self._learned(chunk) if self.run.learns_solutions else [0] * len(chunk)
+            for (problem, row), solution in zip(chunk, learned, strict=True):
+                if solution is None:  # set aside
+                    continue
+                if self._fits(problem, max(row.student, row.teacher, solution)):
+                    kept.append((problem, row))
+        return kept
+
+    def fitting_beside(self, rows: Sequence[Measured], tokens: int) -> list[Measured]:
+        """The problems whose prompts fit with so many tokens of a text from another row."""
+        return [
+            (problem, row)
+            for problem, row in rows
+            if self._fits(problem, row.beside_another + tokens)
         ]
-        texts = [text for i in long for texts, _ in rows[i] for text in texts]
-        counts = iter(token_lengths(tokenizer, texts))
-        over = {}
-        for i in long:
-            lengths = [beside + sum(next(counts) for _ in texts) for texts, beside in rows[i]]
-            if max(lengths) > self.limit:
-                over[i] = max(lengths)
-        if over and self.run.config.data.on_bad_row == "error":
-            place, length = next(iter(over.items()))
-            self._refuse(taken[place], length)
-        return [problem for i, problem in enumerate(taken) if i not in over]
 
-    def _rows(self, problem: Problem, other_tokens: int) -> list[tuple[list[str], int]]:
-        """What the model reads of a problem, of which the longest counts.
+    def _fits(self, problem: Problem, length: int) -> bool:
+        if length > self.limit and self.stops:
+            self._refuse(problem, length)
+        return length <= self.limit
 
-        Each is texts that are tokenised by themselves, and a number of further tokens. Empty for a
-        problem that the chat template does not take.
-        """
-        try:
-            return self._rendered(problem, other_tokens)
-        except PromptError as error:
-            data = self.run.config.data
-            if data.on_bad_row == "error":
-                path = data.path_of(problem.source)
-                raise DataError(
-                    f"{path}: {error}; --data.on-bad-row skip leaves such rows out"
-                ) from error
-            self.refused.append(problem)
-            return []
-
-    def _rendered(self, problem: Problem, other_tokens: int) -> list[tuple[list[str], int]]:
-        policy, algorithm = self.policy, self.run.algorithm
-        if algorithm.needs_rollouts and not self.run.engine.is_stored:
-            # What answers calls are functions, whatever a written conversation had.
-            tools_of_row(replace(problem, conversation=()), policy.tools)
-        learned: list[tuple[list[str], int]] = []
-        if self.run.learns_solutions and problem.conversation:
-            learned = [([], self._longest_turn(problem))]
-        elif self.run.learns_solutions:
-            [prompt] = policy.prompt_texts(problem, (), complete=False)
-            # Both are read as one row.
-            reference, end = policy.reference(problem), len(policy.solution_ids(""))
-            learned = [([prompt, *filter(None, [reference.lead]), reference.text], end)]
-        if not algorithm.needs_rollouts:
-            return learned
-        if not algorithm.needs_context:
-            [prompt] = policy.prompt_texts(problem, (), complete=False)
-            return [([prompt], 0), *learned]
-
-        # The longest view hides next to nothing, and has the marker on top.
-        contexts = [self.contexts.longest(problem)]
-        if other_tokens:
-            own = self.contexts.of_own_row(problem).values()
-            contexts.append("\n\n".join([*own, MARKER]))
-        rows = learned
-        # The paper's wording of a complete solution is the shorter one.
-        for complete in {False, bool(policy.prompts.teacher_complete)}:
-            texts = policy.prompt_texts(problem, contexts, complete=complete)
-            beside = (0, 0, other_tokens)
-            rows += [([text], further) for text, further in zip(texts, beside, strict=False)]
-        return rows
-
-    def _longest_turn(self, problem: Problem) -> int:
-        """Tokens of the longest turn of a written conversation with its prompt, or a bound."""
+    def _learned(self, rows: Sequence[Measured]) -> list[int | None]:
+        """Tokens of each prompt with its solution, or a bound within the limit; None: set aside."""
         policy = self.policy
-        texts = policy.prompt_texts(problem, (), complete=False)
-        texts += [json.dumps(message, ensure_ascii=False) for message in problem.conversation]
-        bound = sum(most_tokens(policy.tokenizer, text) + MARKS for text in texts)
+        found, texts = list[int | None](), dict[int, list[str]]()
+        end = len(policy.solution_ids(""))
+        for place, (problem, row) in enumerate(rows):
+            try:
+                if problem.conversation:
+                    found.append(self._longest_turn(problem, row))
+                    continue
+                reference = policy.reference(problem)
+            except PromptError as error:
+                self._set_aside(problem, error)
+                found.append(None)
+                continue
+            own = [text for text in (reference.lead, reference.text) if text]
+            length = row.student + end + sum(most_tokens(policy.tokenizer, one) for one in own)
+            found.append(length)
+            if length > self.limit:
+                # All three are tokenised by themselves.
+                own += [] if row.is_counted else policy.writer.texts(problem)
+                texts[place] = own
+        counts = iter(
+            token_lengths(policy.tokenizer, [one for own in texts.values() for one in own])
+        )
+        for place, own in texts.items():
+            row = rows[place][1]
+            before = row.student if row.is_counted else 0
+            found[place] = before + end + sum(next(counts) for _ in own)
+        return found
+
+    def _longest_turn(self, problem: Problem, row: RowPrompts) -> int:
+        """Tokens of the longest turn of a written conversation with its prompt, or a bound."""
+        policy, bound = self.policy, row.student + MARKS
+        for message in problem.conversation:
+            text = json.dumps(message, ensure_ascii=False)
+            bound += most_tokens(policy.tokenizer, text) + MARKS
         if bound <= self.limit:
             return bound
         written = written_conversation(policy, problem, problem.conversation, "reference")

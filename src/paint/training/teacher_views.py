@@ -10,6 +10,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from transformers import PreTrainedConfig
+
 from paint.core.distributed import all_gather_objects
 from paint.core.errors import ConfigError
 from paint.data.contexts import NO_ATTEMPT, Attempt, Context, Contexts
@@ -67,7 +69,7 @@ def fitting_view(
     """The teacher's prompt with a context, or without where a prompt with it is over the limit."""
     view = view_with_context(policy, problem, context, conversation=conversation)
     longest = max([view.prompt, *view.later], key=len)
-    if len(longest) <= prompt_limit(policy, run):
+    if len(longest) <= prompt_limit(policy.base.config, run):
         return view
     nothing = Context(None, complete=False)
     without = view_with_context(policy, problem, nothing, conversation=conversation)
@@ -155,12 +157,12 @@ def with_shared_beginning(rollouts: Sequence[Rollout]) -> list[Rollout]:
     ]
 
 
-def prompt_limit(policy: Policy, run: Resolved) -> int:
+def prompt_limit(model: PreTrainedConfig, run: Resolved) -> int:
     """Most tokens of a prompt: ``data.max_prompt_tokens``, or what a completion leaves.
 
     Raises ConfigError where a completion leaves no room.
     """
-    model_limit = position_limit(policy.base.config)
+    model_limit = position_limit(model)
     limit = min(run.config.data.max_prompt_tokens, model_limit - reserved_tokens(run))
     if limit < 1:
         raise ConfigError(
@@ -178,7 +180,7 @@ def require_prompt_fits(
 
     Problems are measured once; a context may depend on the step's seed or completions.
     """
-    limit = prompt_limit(policy, run)
+    limit = prompt_limit(policy.base.config, run)
     if len(prompt) > limit:
         raise DataError(
             f"problem {problem.name}: the context of this rollout makes a teacher prompt of "

@@ -19,6 +19,7 @@ from paint.core.distributed import all_gather_objects, barrier, gather_on_rank0,
 from paint.core.errors import NonFiniteError, PaintError
 from paint.core.extensions import extension_errors
 from paint.data.contexts import Attempt, Contexts, with_others
+from paint.data.mixtures import draw_problems
 from paint.data.problems import Problem
 from paint.grading.contract import Grader, require_some_grade
 from paint.inference.conversations import Conversations, complete
@@ -41,8 +42,12 @@ from paint.training.callbacks import Callback
 from paint.training.drift import Drift
 from paint.training.load_balancing import balance_rows, micro_batches, token_passes
 from paint.training.log_probs import check_logprob_mismatch
-from paint.training.off_policy_rollouts import OffPolicyRollouts
-from paint.training.prompt_filter import FirstPrompts
+from paint.training.off_policy_rollouts import (
+    AsyncRollouts,
+    BatchedRollouts,
+    OffPolicyRollouts,
+    Request,
+)
 from paint.training.redraws import draw_until_right
 from paint.training.step_checks import require_finite, require_scores
 from paint.training.teacher_views import count_teacher_tokens, with_shared_beginning
@@ -60,11 +65,9 @@ class Setup:
     optimizer: torch.optim.Optimizer
     accelerator: Accelerator
     grader: Grader
-    off_policy_rollouts: OffPolicyRollouts | None = None
     conversations: Conversations | None = None  # None where a completion is one turn
     callbacks: Sequence[Callback] = ()
     drift: Drift | None = None
-    first_prompts: FirstPrompts | None = None  # of a run that begins
     context_file: str | None = None  # the content of context.file, as it was at the start
     # This rank's completions of the step that an algorithm with needs_grades does not see.
     ungraded: list[Rollout] = field(default_factory=list)
@@ -78,6 +81,11 @@ class Setup:
     def contexts(self) -> Contexts:
         """What the teacher may read of each problem."""
         return Contexts(self.config.context, self.problems, self.context_file)
+
+    @cached_property
+    def off_policy_rollouts(self) -> OffPolicyRollouts | None:
+        """The rollouts of the steps to come; None where each step samples its own."""
+        return _open_off_policy_rollouts(self) if self.config.rollout.off_policy_steps else None
 
 
 FORWARD = 0.5
@@ -141,6 +149,15 @@ def generate_rollouts(setup: Setup, batch: Batch, step_index: int, clock: Clock)
     if not setup.resolved.algorithm.needs_grades:
         return rollouts
     return set_ungraded_aside(setup, rollouts)
+
+
+def minibatch(setup: Setup, step_index: int) -> list[tuple[int, Problem]]:
+    """The rows of a step: ``samples_per_problem`` neighbours of a problem (paper: Algorithm 1)."""
+    config, problems = setup.config, setup.problems
+    samples = config.rollout.samples_per_problem
+    count = config.train.batch_size // samples
+    indices = draw_problems(problems, config.data, count, step_index, config.train.seed)
+    return list(enumerate(problems[i] for i in indices for _ in range(samples)))
 
 
 def prompted_rows(setup: Setup, batch: Batch, step_index: int) -> list[PromptedRow]:
@@ -212,6 +229,36 @@ def _rollout(setup: Setup, one: PromptedRow, completion: Completion) -> Rollout:
     behavior = completion.log_probs if setup.resolved.engine.is_stored else None
     _, row, problem, prompt = one
     return rollout_of(setup.policy, row, problem, prompt, completion, behavior_log_probs=behavior)
+
+
+def _open_off_policy_rollouts(setup: Setup) -> OffPolicyRollouts:
+    """Rollouts of the steps to come."""
+
+    def rows_of(step_index: int) -> list[PromptedRow]:
+        rows = minibatch(setup, step_index)
+        with setup.accelerator.split_between_processes(rows) as batch:
+            return prompted_rows(setup, batch, step_index)
+
+    def request(step_index: int) -> Request:
+        return generation_request(setup, rows_of(step_index))
+
+    def finish(
+        engine: Engine, steps: Sequence[int], completions: list[Completion], clock: Clock
+    ) -> list[Rollout]:
+        every = [row for step_index in steps for row in rows_of(step_index)]
+        return rollouts_of(setup, engine, every, completions, clock)
+
+    kind = AsyncRollouts if setup.resolved.engine.is_remote else BatchedRollouts
+    return kind(
+        setup.policy,
+        setup.engine,
+        request,
+        finish,
+        behind=setup.config.rollout.off_policy_steps,
+        steps=setup.config.train.steps,
+        # One micro-batch, so that the measurement is one forward pass.
+        measured=setup.config.train.row_limit,
+    )
 
 
 def student_hidden_states(setup: Setup, rollouts: Sequence[Rollout]) -> Tensor:

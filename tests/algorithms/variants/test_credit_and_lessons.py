@@ -14,8 +14,7 @@ from paint.inference.engine import Completion
 from paint.inference.rollouts import Rollout
 from paint.models.policy import Policy
 from paint.resolve.check import check_config
-from paint.training.trainer import train
-from runs import changed, stored, variant, write_problems
+from runs import changed, stored, train, variant, write_problems
 
 SMALL: dict[str, dict[str, Any]] = {
     "rollout": {"max_new_tokens": 24, "batch_size": 8},

@@ -14,8 +14,7 @@ from paint.inference.engine import Completion
 from paint.inference.rollouts import Rollout
 from paint.models.policy import load_policy
 from paint.training.token_log import read_tokens, tokens_path
-from paint.training.trainer import train
-from runs import adapter, changed, stored, variant, write_problems
+from runs import adapter, changed, stored, train, variant, write_problems
 
 SMALL: dict[str, dict[str, Any]] = {
     "data": {"limit": 100},

@@ -14,8 +14,7 @@ from paint.config.schema import ConfigError
 from paint.resolve.check import check_config
 from paint.training import train_step
 from paint.training.train_step import Setup
-from paint.training.trainer import train
-from runs import Sections, changed, stored, variant
+from runs import Sections, changed, stored, train, variant
 
 SMALL: dict[str, dict[str, Any]] = {
     "model": {"lora_rank": 4, "lora_alpha": 8},

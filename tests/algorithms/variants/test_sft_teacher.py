@@ -17,8 +17,7 @@ from paint.inference.local import LocalEngine
 from paint.models.policy import load_policy
 from paint.models.weights import load_trained
 from paint.resolve.check import check_config
-from paint.training.trainer import train
-from runs import changed, stored, variant, write_problems
+from runs import changed, stored, train, variant, write_problems
 
 RECIPE = tomllib.loads(find_recipe("sft-teacher").read_text())
 TINY: dict[str, dict[str, Any]] = {

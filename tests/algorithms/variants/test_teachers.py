@@ -22,8 +22,7 @@ from paint.models.policy import load_policy
 from paint.models.weights import load_trained
 from paint.objective.masking import mask_solution
 from paint.resolve.check import check_config
-from paint.training.trainer import train
-from runs import changed, stored, variant
+from runs import changed, stored, train, variant
 
 PROBLEMS = 40
 TINY: dict[str, dict[str, Any]] = {

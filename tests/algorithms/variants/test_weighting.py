@@ -25,9 +25,8 @@ from paint.resolve.check import check_config
 from paint.training import train_step
 from paint.training.token_log import read_tokens, tokens_path
 from paint.training.train_step import Setup
-from paint.training.trainer import train
 from paint.training.weighting import mean_one, mean_one_by_completion
-from runs import Sections, adapter, assert_same, changed, stored, variant
+from runs import Sections, adapter, assert_same, changed, stored, train, variant
 
 SMALL: dict[str, dict[str, Any]] = {
     "data": {"limit": 100},

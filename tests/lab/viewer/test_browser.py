@@ -29,9 +29,8 @@ from paint.models.teacher import open_teacher
 from paint.objective.anchors import contains
 from paint.objective.loss import paint_loss
 from paint.training.token_log import read_tokens, tokens_path
-from paint.training.trainer import train
 from reports import evaluated
-from runs import Sections, changed, stored
+from runs import Sections, changed, stored, train
 from strictgrade.text import normalize
 
 MINUS = "\u2212"

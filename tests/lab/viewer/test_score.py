@@ -21,8 +21,7 @@ from paint.lab.viewer.run import PageSpec, choose, run_data, spread
 from paint.lab.viewer.score import Scorer
 from paint.resolve.check import read_resolved
 from paint.training.token_log import read_tokens, tokens_path
-from paint.training.trainer import train
-from runs import changed, rows_of, stored
+from runs import changed, rows_of, stored, train
 
 
 def test_scorer_uses_checkpoint_before_step(run: Path) -> None:

@@ -1,0 +1,284 @@
+"""The loop over steps, with their logs, checkpoints and validations, and the end of a run."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from pathlib import Path
+from signal import Signals
+
+from paint.config.run_folder import (
+    RunError,
+    checkpoints,
+    latest_checkpoint,
+    read_metrics,
+    step_of,
+    step_paths,
+)
+from paint.config.schema import TrainConfig
+from paint.core.collapse import describe_end
+from paint.core.display import Clock, Display
+from paint.core.distributed import all_gather_objects, any_rank_signal, gather_on_rank0
+from paint.core.errors import ConfigError, Interrupted, NonFiniteError
+from paint.core.extensions import extension_errors
+from paint.core.metric_records import WINDOW
+from paint.evaluation.change import describe_change, graded_validation
+from paint.evaluation.grade import summarise
+from paint.evaluation.validation import Validation, validate
+from paint.grading.contract import describe_failures
+from paint.grading.cost import Cost
+from paint.inference.engine import row_seed
+from paint.inference.rollouts import Rollout
+from paint.resolve.optimizer import learning_rate
+from paint.training import checkpoint, run_log
+from paint.training.callbacks import Callback, tell_callbacks
+from paint.training.health import Health
+from paint.training.log_probs import OFF_POLICY_KL_WARNING, ON_POLICY
+from paint.training.prompt_filter import FirstPrompts, print_first_completion, print_first_prompts
+from paint.training.solutions import add_gradient_of_solutions
+from paint.training.step_checks import require_step
+from paint.training.token_log import write_tokens
+from paint.training.train_step import NothingGradedError, Setup, minibatch
+
+
+def loop(
+    setup: Setup,
+    validation: Validation | None,
+    folder: Path,
+    display: Display,
+    done: int,
+    signals: list[int],
+) -> None:
+    """Run the steps after ``done``, with their logs, checkpoints and validations."""
+    config, accelerator = setup.config.train, setup.accelerator
+    first = None
+    if accelerator.is_main_process and not done:
+        first = _print_first_prompts(setup, display)
+    updates: list[None] = []  # of a step that is not complete
+    setup.optimizer.register_step_pre_hook(lambda *_: updates.append(None))
+
+    def stop() -> None:
+        _raise_if_stopped(any_rank_signal(signals), folder)
+
+    def validate_checkpoint() -> None:
+        if validation is not None:
+            # The engine that was opened, which may have taken the place of servers.
+            own = replace(validation, config=setup.config)
+            metrics = validate(own, setup.engine, accelerator, done, stop, setup.conversations)
+            accelerator.log(metrics, step=done)
+
+    with run_log.stop_signals(signals), display.running(config.steps, done):
+        try:
+            if _is_checkpoint(config, done):
+                validate_checkpoint()  # the initial student, or one that a kill interrupted
+            while done < config.steps:
+                clock = Clock(display)
+                scored, further = _take_step(setup, done, clock)
+                ended_by: list[str] = []
+                if accelerator.is_main_process:
+                    step = scored, further, clock, done + 1
+                    ended_by = log_step(setup, folder, display, *step, printed=first)
+                done += 1
+                updates.clear()
+
+                # Callbacks run on rank 0 alone, and all ranks must end after the same step.
+                is_stopped = bool(any_rank_signal([int(bool(ended_by))]))
+                signal_number = any_rank_signal(signals)
+                is_due = _is_checkpoint(config, done) or is_stopped
+                if is_due or signal_number:
+                    _save_checkpoint(setup, folder, done)
+                # Before the validation, which may take long: a resumed run begins with it.
+                _raise_if_stopped(signal_number, folder)
+                if is_due:
+                    validate_checkpoint()
+                if is_stopped:
+                    display.note(f"ended after step {done} by {' and '.join(ended_by)}; saved")
+                    display.warnings(_way_on(setup, folder, done))
+                    break
+        # The step is saved already, or must not be saved.
+        except (Interrupted, checkpoint.RanksDiffer):
+            raise
+        except Exception:
+            # Only complete steps are saved. A failure between the updates of a step, before the
+            # teacher's update or before logging leaves a partial one.
+            if accelerator.is_main_process and done and not updates:
+                # The first error is the one to report.
+                with suppress(RunError, NonFiniteError, ConfigError):
+                    checkpoint.save(folder, setup, done)
+            raise
+
+
+def _print_first_prompts(setup: Setup, display: Display) -> FirstPrompts:
+    row, problem = minibatch(setup, 0)[0]
+    contexts = setup.contexts if setup.resolved.algorithm.needs_context else None
+    seed = row_seed(setup.config.train.seed, 0, row)
+    return print_first_prompts(display, setup.policy, contexts, problem, seed)
+
+
+def _take_step(
+    setup: Setup, step_index: int, clock: Clock
+) -> tuple[list[Rollout], dict[str, float]]:
+    """One step of the algorithm: its rollouts with their values, and metrics next to theirs."""
+    rows = minibatch(setup, step_index)
+    with ExitStack() as stack:
+        batch = stack.enter_context(setup.accelerator.split_between_processes(rows))
+        of_solutions = add_gradient_of_solutions(setup, batch, step_index, clock)
+        # From here on, errors are those of the algorithm.
+        stack.enter_context(extension_errors("train.method", setup.config.train.method))
+        setup.ungraded.clear()
+        try:
+            scored, gradient_norm = setup.resolved.algorithm.step(setup, batch, step_index, clock)
+        except NothingGradedError:  # raised on all ranks, before any update
+            scored, gradient_norm = [], 0.0
+        if of_solutions:  # a step that learns from no completion updates nothing, and leaves it
+            setup.optimizer.zero_grad()
+        left_out = gather_on_rank0(setup.ungraded)
+        scored = sorted([*scored, *left_out], key=lambda s: s.row)
+        if setup.accelerator.is_main_process:
+            require_step(setup.config, scored, float(gradient_norm))
+    further = {"gradient_norm": float(gradient_norm), **of_solutions, **grading_cost(setup)}
+    if setup.drift is not None:
+        with clock("drift"):  # on all ranks, which may share layers
+            further["drift"] = setup.drift.measure()
+    return scored, further
+
+
+def _is_checkpoint(config: TrainConfig, done: int) -> bool:
+    """Whether the student after so many steps is kept and validated."""
+    return done % config.checkpoint_every == 0 or done == config.steps
+
+
+def _save_checkpoint(setup: Setup, folder: Path, done: int) -> None:
+    checkpoint.require_same_weights(folder, setup, done)
+    if setup.accelerator.is_main_process:
+        saved = checkpoint.save(folder, setup, done)
+        tell_callbacks(setup.callbacks, "on_checkpoint", saved)
+
+
+def _raise_if_stopped(signal_number: int, folder: Path) -> None:
+    """Raise Interrupted for a signal that a rank received; 0 is none."""
+    if signal_number:
+        raise Interrupted(
+            f"stopped by {Signals(signal_number).name}, all is saved; "
+            f"resume with `paint resume {folder}`",
+            signal_number,
+        )
+
+
+def grading_cost(setup: Setup) -> dict[str, float]:
+    """What a custom grader's calls took in a step, over all ranks; {} without calls."""
+    cost = sum(all_gather_objects([setup.grader.take_cost()]), Cost())
+    return cost.metrics()
+
+
+def log_step(
+    setup: Setup,
+    folder: Path,
+    display: Display,
+    scored: Sequence[Rollout],
+    further: Mapping[str, float],
+    clock: Clock,
+    step_number: int,
+    *,
+    printed: FirstPrompts | None = None,
+) -> list[str]:
+    """Log a step, from 1, with ``further`` metrics; return what of the callbacks ends the run."""
+    if printed and step_number == 1:
+        shown = next((s for s in scored if s.tokens), scored[0])
+        print_first_completion(display, setup.policy, shown, printed)
+
+    options, rollout, log = setup.resolved.objective, setup.config.rollout, setup.config.log
+    metrics: dict[str, float] = {"step": step_number}
+    metrics |= run_log.step_metrics(scored, options, gives_answers=setup.grader.gives_answers)
+    if rollout.off_policy_steps and all(r.behavior_log_probs is None for r in scored):
+        metrics |= ON_POLICY
+    metrics |= run_log.unanswered(scored, setup.grader.unanswered)
+    if setup.resolved.algorithm.learns_from == "differences":
+        # An algorithm's own value, which counts what it has learned from, stays.
+        metrics = run_log.equal_rewards(scored, rollout.samples_per_problem) | metrics
+    if not setup.policy.tools:  # an environment alone offers none
+        for name in ("tool_calls", "tool_errors"):
+            metrics.pop(name, None)
+    metrics |= clock.rates(sum(len(r.completion.ids) for r in scored))
+    metrics |= further
+    optimizer = setup.resolved.optimizer
+    metrics["learning_rate"] = learning_rate(optimizer, setup.config.train, step_number - 1)
+    metrics["seconds_left"] = display.seconds_left(step_number)
+
+    warnings = filter(None, _step_warnings(setup, scored, metrics))
+    display.warnings(f"step {step_number}: {text}" for text in warnings)
+    records = list(map(run_log.record, scored))
+    run_log.write_rollouts(folder, step_number, records)
+    write_tokens(folder, step_number, scored, log.token_rows, setup.policy.tokenizer)
+    run_log.append_metrics(folder, metrics)
+    # The step is the axis; trackio warns of a value by that name.
+    tracked = {name: value for name, value in metrics.items() if name != "step"}
+    setup.accelerator.log(tracked, step=step_number)
+    display.step(metrics)
+    ended = tell_callbacks(setup.callbacks, "on_step", step_number, metrics, records)
+    return [_name_of(callback) for callback in ended]
+
+
+def _name_of(callback: Callback) -> str:
+    if isinstance(callback, Health):
+        return f"health.stop_on {', '.join(callback.ended_on)}"
+    return f"the callback {type(callback).__name__}"
+
+
+def _way_on(setup: Setup, folder: Path, done: int) -> Iterator[str]:
+    """A line on the checkpoint from before the warning that ended the run, if one did."""
+    if not any(isinstance(callback, Health) and callback.ended_on for callback in setup.callbacks):
+        return
+    before = [path for path in checkpoints(folder) if step_of(path) <= done - WINDOW]
+    kept = (
+        f"the last checkpoint before it is {before[-1]}" if before else "none was saved before it"
+    )
+    yield f"{kept}; `paint resume {folder}` goes on all the same (health.stop_on)"
+
+
+def _step_warnings(
+    setup: Setup, scored: Sequence[Rollout], metrics: Mapping[str, float]
+) -> Iterator[str]:
+    if metrics.get("kept_completions") == 0:
+        yield "no completion was learned from, so nothing was updated (kept_completions 0)"
+    kl = metrics.get("off_policy_kl", 0.0)
+    if kl > OFF_POLICY_KL_WARNING:
+        lag = "" if setup.resolved.engine.is_stored else "rollout.off_policy_steps or "
+        yield (
+            f"the completions are off-policy: off_policy_kl is {kl:.2g} nats, over "
+            f"{OFF_POLICY_KL_WARNING:g}; lower {lag}train.learning_rate"
+        )
+    graded = [(r.grade, r.problem.name) for r in scored if r.grade]
+    yield describe_failures([grade for grade, _ in graded], [name for _, name in graded])
+    long = [r for r in scored if r.teacher_prompt and r.teacher_prompt.refused_tokens]
+    if long and long[0].teacher_prompt:
+        yield (
+            f"what the teacher reads of {len(long)} of {len(scored)} completions makes a prompt "
+            f"over the limit, and they are passed over; first on problem {long[0].problem.id}: "
+            f"{long[0].teacher_prompt.refused_tokens:,} tokens (data.max_prompt_tokens)"
+        )
+
+
+def print_end(
+    folder: Path,
+    done: int,
+    seconds: float,
+    display: Display,
+) -> None:
+    """Print the summary of the validations, the time of steps after ``done``, and what changed."""
+    validations = step_paths(folder / "validation")
+    if validations:
+        summarise(validations, folder / "validation", display)
+    steps = read_metrics(folder)
+    times = run_log.describe_phases(steps[done:], seconds)
+    display.note(times)
+    validated = graded_validation(folder, display)
+    # Of the complete run, what was done before it was resumed included.
+    costs = [*map(Cost.of, steps), *(graded.cost for graded in validated.values())]
+    cost = sum(costs, Cost()).describe()
+    if cost:
+        display.note(f"all steps and validations: {cost}")
+    change = describe_change(validated, steps)
+    if change:
+        display.note(change)
+    display.note(f"done: {latest_checkpoint(folder) or folder}")
+    display.warnings([describe_end(steps)])
