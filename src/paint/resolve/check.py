@@ -476,6 +476,10 @@ def _updates_weights(run: Resolved) -> bool:
     return _trains_all(run) or run.config.teacher.weights == "ema"
 
 
+def _may_be_float32(model: ModelConfig) -> bool:
+    return model.dtype in ("float32", "auto")
+
+
 TRAINING_RULES = (
     *_unused(_trains_all, FULL, "it splits frozen weights only", "model.shard"),
     *_unused(
@@ -491,12 +495,15 @@ TRAINING_RULES = (
         "averages are of linear layers",
     ),
     Rule(
-        lambda run: (
-            (_trains_all(run) or _adapts_experts(run.config.model))
-            and run.config.model.dtype not in ("float32", "auto")
-        ),
+        lambda run: _adapts_experts(run.config.model) and not _may_be_float32(run.config.model),
         "model.dtype",
-        f'"float32" or "auto" with experts in model.lora_targets, or {FULL}',
+        '"float32" or "auto" with experts in model.lora_targets',
+        "16 bits round small updates away",
+    ),
+    Rule(
+        lambda run: _trains_all(run) and not _may_be_float32(run.config.model),
+        "model.dtype",
+        f'"float32" {FULL}',
         "16-bit weights lose steps of {train.learning_rate:g}: docs/fidelity.md, D4",
     ),
     *_unused(
