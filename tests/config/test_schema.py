@@ -289,7 +289,7 @@ def test_flags_override_recipe_in_both_spellings(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("dtype", "message"),
     [
-        ("bfloat16", r'^model\.dtype must be "float32" with .* "full", .* got "bfloat16" \('),
+        ("bfloat16", r'^model\.dtype must be "float32" with .* "full", got "bfloat16" \('),
         ("float32", r'^rollout\.engine must be "local" with .* "full", got "vllm"'),
     ],
 )
