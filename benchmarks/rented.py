@@ -47,9 +47,22 @@ from pathlib import Path
 from typing import Any, TextIO
 
 LACKED = (
-    *("transformers", "peft", "accelerate", "datasets", "dill", "multiprocess", "filelock"),
-    *("docstring-parser", "httpx2", "httpcore2", "truststore", "tenacity", "tyro", "typeguard"),
-    *("trl", "liger-kernel"),
+    "transformers",
+    "peft",
+    "accelerate",
+    "datasets",
+    "dill",
+    "multiprocess",
+    "filelock",
+    "docstring-parser",
+    "httpx2",
+    "httpcore2",
+    "truststore",
+    "tenacity",
+    "tyro",
+    "typeguard",
+    "trl",
+    "liger-kernel",
 )
 """Packages that a machine with PyTorch has not, or has in a version other than the tested one."""
 INSTALL = "python3 -m pip install --quiet --no-index --no-deps --no-compile --target site"
@@ -65,8 +78,15 @@ SHOWN = 11_000
 """Characters of figures.txt that are printed at the end: a call shows the end of its output."""
 
 ARMS = (
-    *("paint-bounded", "opsd-bounded", "paint-bounded-x3", "opsd-bounded-x3"),
-    *("paint", "paint-without-clip", "paint-other-bounded", "sft", "grpo"),
+    "paint-bounded",
+    "opsd-bounded",
+    "paint-bounded-x3",
+    "opsd-bounded-x3",
+    "paint",
+    "paint-without-clip",
+    "paint-other-bounded",
+    "sft",
+    "grpo",
 )
 """Runs of examples/qwen/run.py by importance; -x3 has three times the rate, paint the paper's
 pointwise clip."""

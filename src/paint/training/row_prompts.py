@@ -77,7 +77,8 @@ def measure_rows(
     found: list[RowPrompts] = []
     with display.counting("training problems measured", len(problems)) as counter:
         for chunk in chunks(problems):
-            rows, texts = list[RowPrompts](), list[tuple[RowPrompts, str, str]]()
+            rows: list[RowPrompts] = []
+            texts: list[tuple[RowPrompts, str, str]] = []  # to be counted, by their field
             for problem in chunk:
                 row = RowPrompts(is_counted=len(found) + len(rows) in counted)
                 rows.append(row)
@@ -147,7 +148,8 @@ def rows_to_count(run: Resolved, contexts: Contexts, problems: Sequence[Problem]
     rows = range(len(problems))
     if len(rows) <= SAMPLED:
         return [*rows]
-    is_of_row, sizes = _is_of_row(run), []
+    is_of_row = _is_of_row(run)
+    sizes = []
     for problem in problems:
         shown = contexts.longest(problem) if is_of_row else problem.solution
         sizes.append(len(problem.problem.encode()) + len(shown.encode()))
@@ -174,13 +176,15 @@ def longest_rows(
 ) -> LongestRows:
     """The longest prompts of the rows that were counted, for a memory plan."""
     rows = [row for row in measured if row.is_counted]
-    student, teacher = max(row.student for row in rows), None
+    student = max(row.student for row in rows)
+    teacher = None
     if not run.algorithm.needs_context:
         teacher = student
     elif _is_of_row(run):
         teacher = max(row.teacher for row in rows)
     turns = max(1, *(sum(map(is_learned, problem.conversation)) for problem in problems))
-    model, is_open = run.config.model, turns > 1 or run.config.conversation.is_on
+    is_open = turns > 1 or run.config.conversation.is_on
+    model = run.config.model
     modes = {model.student_thinking, model.teacher_thinking}
     with chat_errors():
         keeps = is_open and all(keeps_turns(tokenizer, thinking=mode) for mode in modes)
