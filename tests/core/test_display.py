@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from paint.config.metric_records import step_values
 from paint.core import display as display_module
 from paint.core.display import (
     LOGGER,
@@ -34,7 +35,7 @@ def work() -> None:
     display.note("a message")
     display.warn("a warning")
     with display.running(2, 0):
-        display.step({"step": 1, "loss": 0.5, "seconds_left": 3.0})
+        display.step({"step": 1, "loss": 0.5, "seconds_left": 3.0}, ["loss 0.5000"])
     with display.counting("rows", 2) as counter:
         counter.add()
 
@@ -112,8 +113,8 @@ def test_step_line_has_four_values_in_80_columns(host: None, caplog: Any) -> Non
     LOGGER.setLevel("INFO")
     display = Display()
     with display.running(1000, 0):
-        display.step(METRICS)
-        display.step(METRICS | {"reward": 0.25})
+        for metrics in (METRICS, METRICS | {"reward": 0.25}):
+            display.step(metrics, step_values(metrics, in_full=False))
     first, second = caplog.messages
     assert first == "step 1000/1000  KL 123.4567  correct 100%  1234.6 s  99 h 59 min left"
     assert "reward 0.250" in second
@@ -121,12 +122,8 @@ def test_step_line_has_four_values_in_80_columns(host: None, caplog: Any) -> Non
     assert len(first) <= 80
 
 
-def test_step_line_has_all_metrics_at_level_debug(host: None, caplog: Any) -> None:
-    LOGGER.setLevel("DEBUG")
-    display = Display()
-    with display.running(1000, 0):
-        display.step(METRICS)
-    [line] = caplog.messages
+def test_step_values_in_full_are_of_all_metrics() -> None:
+    line = "  ".join(step_values(METRICS, in_full=True))
     for value in ("loss -0.1234", "KL to target 123.4567", "answers correct 100%", "40 tokens"):
         assert value in line
 
@@ -209,7 +206,7 @@ def test_first_step_without_parts_is_estimated_at_its_end() -> None:
         for number in (2, 3):
             with Clock(display)("loss"):
                 pass
-            display.step({"step": number, "seconds_left": 0.0})
+            display.step({"step": number, "seconds_left": 0.0}, [])
     assert len(told) == 1
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 import paint
+from paint.config.collapse import warning_history
 from paint.config.schema import Config, HealthConfig
-from paint.core.collapse import warning_history
 from paint.training.health import Health
 from runs import adapter, assert_same
 

@@ -22,9 +22,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from paint.config.collapse import collapse_warnings
 from paint.config.recipe import differences, executables_of, from_table, to_table
 from paint.config.schema import Config, as_paths
-from paint.core.collapse import collapse_warnings
 from paint.core.errors import PaintError
 from paint.core.extensions import NO_OPTIONS, is_passed, option_fields
 from paint.core.storage import (

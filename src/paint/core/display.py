@@ -28,7 +28,6 @@ from rich.progress import (
 from rich.text import Text
 
 from paint.core.errors import is_output_unread, sanitize_for_terminal
-from paint.core.metric_records import METRICS
 
 T = TypeVar("T")
 
@@ -391,11 +390,8 @@ class Display:
             else:
                 self._show(status)
 
-    def step(self, metrics: Mapping[str, float]) -> None:
-        """Show the metrics of a finished step in a line of four values, within 80 columns.
-
-        At level DEBUG it has all metrics with a ``line`` (paint.core.metric_records).
-        """
+    def step(self, metrics: Mapping[str, float], values: Iterable[str]) -> None:
+        """Show a finished step in a line of these values, which are texts."""
         number = int(metrics["step"])
         if self.step_began is not None:  # a step without micro-batches
             self.share = 1.0
@@ -404,11 +400,6 @@ class Display:
         self.left = f"{format_duration(metrics['seconds_left'])} left"
         if self.task is not None:
             self.bar.update(self.task, completed=number)
-        if LOGGER.isEnabledFor(logging.DEBUG):
-            shown = [metric for metric in METRICS if metric.line and metric.name in metrics]
-            values = [metric.line.format(metrics[metric.name]) for metric in shown]
-        else:
-            values = _short_values(metrics)
         self.progress("  ".join([f"step {number}/{self.steps}", *values, self.left]))
 
     def seconds_left(self, done: int) -> float:
@@ -507,19 +498,6 @@ class Clock:
                 written = self.tokens.get(phase, tokens)
                 rates[f"tokens_per_second_{phase}"] = written / self.seconds[phase]
         return rates
-
-
-def _short_values(metrics: Mapping[str, float]) -> list[str]:
-    shown: dict[str, str] = {}
-    for metric in METRICS:
-        if metric.short and metric.name in metrics:
-            shown.setdefault(metric.group, metric.short.format(metrics[metric.name]))
-    values = list(shown.values())
-    phases = [name for name in metrics if name.startswith("seconds_") and name != "seconds_left"]
-    if phases:
-        seconds = sum(metrics[name] for name in phases)
-        values.append(f"{seconds:.1f} s")
-    return values
 
 
 class _CountColumn(MofNCompleteColumn):

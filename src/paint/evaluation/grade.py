@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from paint.config.collapse import collapse_warnings, describe
 from paint.config.recipe import to_table
 from paint.config.schema import Config, GradingConfig
-from paint.core.collapse import collapse_warnings, describe
 from paint.core.display import Display
 from paint.core.errors import ConfigError, cut
 from paint.evaluation.defaults import grader_needs_answer

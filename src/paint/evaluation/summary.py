@@ -6,7 +6,7 @@ All policies are compared with the first one, problem by problem; none is ranked
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from paint.core.metric_records import METRICS
+from paint.config.metric_records import METRICS
 from paint.evaluation.frame import (
     Measurement,
     Report,

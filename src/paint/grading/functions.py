@@ -24,11 +24,11 @@ from typing import Any
 
 from tenacity import AsyncRetrying, RetryCallState, wait_random_exponential
 
+from paint.config.metric_records import record_of
 from paint.core.background import Background
 from paint.core.credentials import hide_values, redact
 from paint.core.display import Display
 from paint.core.errors import format_short, replace_surrogates
-from paint.core.metric_records import record_of
 from paint.core.user_code import call_user_code, describe_error, user_code
 from paint.grading.contract import Grade, Grader, Item
 from paint.grading.cost import Cost, usage_reports

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from paint.config.metric_records import Metrics
 from paint.config.run_folder import (
     latest_checkpoint,
     read_history,
@@ -28,7 +29,6 @@ from paint.config.schema import Config, ConfigError
 from paint.core.display import Display
 from paint.core.distributed import require_one_process
 from paint.core.errors import wrap_errors
-from paint.core.metric_records import Metrics
 from paint.core.settings import require_count
 from paint.core.storage import write_atomic
 from paint.data.contexts import Contexts

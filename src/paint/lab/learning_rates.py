@@ -22,6 +22,7 @@ from urllib.parse import quote
 import numpy as np
 from jaxtyping import Float
 
+from paint.config.collapse import collapse_warnings
 from paint.config.run_folder import (
     latest_checkpoint,
     read_history,
@@ -30,7 +31,6 @@ from paint.config.run_folder import (
 )
 from paint.config.schema import ConfigError, DataConfig, ValidationConfig
 from paint.core import storage
-from paint.core.collapse import collapse_warnings
 from paint.core.display import Display
 from paint.core.distributed import require_one_process
 from paint.core.errors import NonFiniteError, format_value, wrap_errors

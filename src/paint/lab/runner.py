@@ -13,7 +13,7 @@ resumes; started in a second terminal, it works on other runs.
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -23,6 +23,7 @@ from typing import IO
 
 import numpy as np
 
+from paint.config.collapse import describe_end
 from paint.config.recipe import differences, from_table, to_table
 from paint.config.run_folder import (
     RunError,
@@ -35,7 +36,6 @@ from paint.config.run_folder import (
     step_of,
 )
 from paint.config.schema import Config, ConfigError, ModelConfig
-from paint.core.collapse import describe_end
 from paint.core.display import LOG_WIDTH, Counter, Display, Terminal, format_duration
 from paint.core.distributed import require_one_process
 from paint.core.errors import Interrupted, wrap_errors
@@ -281,8 +281,8 @@ class RunDisplay(Display):
         if level >= logging.WARNING:
             self.counter.display.warn(f"{self.label}: {text}")
 
-    def step(self, metrics: Mapping[str, float]) -> None:
-        super().step(metrics)
+    def step(self, metrics: Mapping[str, float], values: Iterable[str]) -> None:
+        super().step(metrics, values)
         self.counter.to(int(metrics["step"]))
 
 

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from paint.config.collapse import Watch, describe
+from paint.config.metric_records import Metrics
 from paint.config.schema import Config
-from paint.core.collapse import Watch, describe
-from paint.core.metric_records import Metrics
 from paint.training.callbacks import Callback
 
 

@@ -1,11 +1,14 @@
 """The loop over steps, with their logs, checkpoints and validations, and the end of a run."""
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from signal import Signals
 
+from paint.config.collapse import describe_end
+from paint.config.metric_records import WINDOW, step_values
 from paint.config.run_folder import (
     RunError,
     checkpoints,
@@ -15,12 +18,10 @@ from paint.config.run_folder import (
     step_paths,
 )
 from paint.config.schema import TrainConfig
-from paint.core.collapse import describe_end
-from paint.core.display import Clock, Display
+from paint.core.display import LOGGER, Clock, Display
 from paint.core.distributed import all_gather_objects, any_rank_signal, gather_on_rank0
 from paint.core.errors import ConfigError, Interrupted, NonFiniteError
 from paint.core.extensions import extension_errors
-from paint.core.metric_records import WINDOW
 from paint.evaluation.change import describe_change, graded_validation
 from paint.evaluation.grade import summarise
 from paint.evaluation.validation import Validation, validate
@@ -213,7 +214,7 @@ def log_step(
     # The step is the axis; trackio warns of a value by that name.
     tracked = {name: value for name, value in metrics.items() if name != "step"}
     setup.accelerator.log(tracked, step=step_number)
-    display.step(metrics)
+    display.step(metrics, step_values(metrics, in_full=LOGGER.isEnabledFor(logging.DEBUG)))
     ended = tell_callbacks(setup.callbacks, "on_step", step_number, metrics, records)
     return [_name_of(callback) for callback in ended]
 

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from torch import Tensor
 
+from paint.config.metric_records import is_of_run
 from paint.config.schema import Config, ConfigError
 from paint.core.errors import NonFiniteError
-from paint.core.metric_records import is_of_run
 from paint.inference.rollouts import Rollout
 from paint.training.token_log import ABOUT
 

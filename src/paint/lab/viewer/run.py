@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from paint.config.collapse import warning_history
+from paint.config.metric_records import CHARTS, metrics_of_chart
 from paint.config.recipe import executables_of, to_table
 from paint.config.run_folder import (
     START_ANEW,
@@ -28,9 +30,7 @@ from paint.config.run_folder import (
     step_paths,
 )
 from paint.config.schema import Config
-from paint.core.collapse import warning_history
 from paint.core.display import Counter, Display
-from paint.core.metric_records import CHARTS, metrics_of_chart
 from paint.core.storage import read_jsonl
 from paint.core.trust import require_trusted
 from paint.data.problems import Problem

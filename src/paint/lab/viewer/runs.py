@@ -6,11 +6,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from paint.config.metric_records import CHARTS, metrics_of_chart
 from paint.config.recipe import varied_settings
 from paint.config.run_folder import RunError, read_metrics, read_run, read_status
 from paint.core.display import Display
 from paint.core.errors import PaintError
-from paint.core.metric_records import CHARTS, metrics_of_chart
 from paint.core.storage import digest, is_locked
 from paint.evaluation.change import describe_change, graded_validation
 from paint.evaluation.store import GRADES

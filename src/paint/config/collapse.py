@@ -1,7 +1,7 @@
 """Collapse warnings from the metrics of a run's steps, with what helps (ours).
 
 A warning compares the mean of the last steps, or each of them, with the first step, or judges it by
-itself, by a bound of the metric's record (paint.core.metric_records).
+itself, by a bound of the metric's record (paint.config.metric_records).
 """
 
 from collections import deque
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from paint.core.metric_records import METRICS, WINDOW, CollapseWarning, Metrics
+from paint.config.metric_records import METRICS, WINDOW, CollapseWarning, Metrics
 
 COLLAPSE_WARNINGS = {
     warning.name: (metric.name, warning) for metric in METRICS for warning in metric.warnings

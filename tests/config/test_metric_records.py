@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import paint
-from paint.core.metric_records import CHARTS, METRICS, is_of_run, metrics_of_chart, record_of
+from paint.config.metric_records import CHARTS, METRICS, is_of_run, metrics_of_chart, record_of
 
 
 @pytest.mark.parametrize("recipe", ["demo-paint", "demo-grpo", "demo-sft"])

@@ -6,14 +6,14 @@ from typing import get_args
 
 import pytest
 
-from paint.config.schema import ClipMode, WarningName
-from paint.core.collapse import (
+from paint.config.collapse import (
     COLLAPSE_WARNINGS,
     collapse_warnings,
     describe,
     describe_end,
     warning_history,
 )
+from paint.config.schema import ClipMode, WarningName
 
 Rows = list[dict[str, float]]
 

@@ -825,6 +825,23 @@ def is_of_run(name: str) -> bool:
     return record is not None and record.of_run
 
 
+def step_values(metrics: Metrics, *, in_full: bool) -> list[str]:
+    """Return the values of a step's line as texts: all that have a ``line``, or four at most."""
+    if in_full:
+        shown_in_full = [metric for metric in METRICS if metric.line and metric.name in metrics]
+        return [metric.line.format(metrics[metric.name]) for metric in shown_in_full]
+    shown: dict[str, str] = {}
+    for metric in METRICS:
+        if metric.short and metric.name in metrics:
+            shown.setdefault(metric.group, metric.short.format(metrics[metric.name]))
+    values = list(shown.values())
+    phases = [name for name in metrics if name.startswith("seconds_") and name != "seconds_left"]
+    if phases:
+        seconds = sum(metrics[name] for name in phases)
+        values.append(f"{seconds:.1f} s")
+    return values
+
+
 def metrics_of_chart(chart: str, logged: Iterable[str]) -> list[str]:
     """The logged metrics of a chart, in the order of their records."""
     names = list(logged)
