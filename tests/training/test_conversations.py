@@ -33,7 +33,8 @@ from paint.inference.engine import (
     sampling_from,
 )
 from paint.inference.local import LocalEngine
-from paint.inference.rollouts import rollout_of, transcript_of
+from paint.inference.rollout_grades import transcript_of
+from paint.inference.rollouts import rollout_of
 from paint.models.model_errors import PromptError
 from paint.models.policy import Policy, load_policy
 from paint.models.prompts import tools_of_row
@@ -160,7 +161,7 @@ def test_conversation_loss_and_gradient_match_the_reference_in_float64(
             grader,
         )
         rollouts = [
-            rollout_of(policy, row, problem, [], completion)
+            rollout_of(policy.decode, row, problem, [], completion)
             for row, (problem, completion) in enumerate(zip(short, found, strict=False))
         ]
         rollouts = add_teacher_prompts(setup, rollouts, 0)
@@ -203,7 +204,7 @@ def test_conversation_rows_are_joined_where_a_prompt_goes_on(short: list[Problem
         config = small()
         policy, found = conversations(config, short[:6], thinking=thinking)
         rollouts = [
-            rollout_of(policy, row, problem, [], completion)
+            rollout_of(policy.decode, row, problem, [], completion)
             for row, (problem, completion) in enumerate(zip(short, found, strict=False))
         ]
         turns = sum(len(r.student_parts) for r in rollouts)
@@ -230,11 +231,11 @@ def test_conversation_is_graded_by_its_environment_or_by_its_last_turn(
 
     policy, found = conversations(small(), short[:3], thinking=True)
     for row, completion in enumerate(found):
-        rollout = rollout_of(policy, row, short[row], [], completion)
+        rollout = rollout_of(policy.decode, row, short[row], [], completion)
         assert rollout.grade is not None
         assert rollout.grade.feedback == f"It is {short[row].answer}."
     policy, found = conversations(small(environment=Silent), short[:3], thinking=True)
-    rollouts = [rollout_of(policy, 0, p, [], c) for p, c in zip(short, found, strict=False)]
+    rollouts = [rollout_of(policy.decode, 0, p, [], c) for p, c in zip(short, found, strict=False)]
     for rollout in rollouts:
         assert rollout.grade is None
         first, last = (policy.decode(ids) for _, ids in rollout.student_parts)
@@ -302,7 +303,7 @@ def test_feedback_that_makes_a_later_prompt_too_long_is_passed_over(
     run, contexts = check_config(config), Contexts(config.context, short)
     for words, is_over in ((1, False), (80, True)):
         attempt = Attempt("1", Grade(0.0, "wrong", feedback="so " * words))
-        rollout = rollout_of(policy, 0, short[0], [], found)
+        rollout = rollout_of(policy.decode, 0, short[0], [], found)
         view = with_teacher_prompt(policy, run, contexts, rollout, attempt, 0).teacher_prompt
         assert view is not None
         assert (view.context is None) is is_over

@@ -31,7 +31,8 @@ from paint.grading.graders import describe_other_form
 from paint.inference.conversations import Conversations, complete, open_conversations, with_tools
 from paint.inference.engine import Completion, Engine, Sampling, derive_seed
 from paint.inference.factory import EngineSetup, open_engine
-from paint.inference.rollouts import Rollout, transcript_of
+from paint.inference.rollout_grades import transcript_of
+from paint.inference.rollouts import Rollout
 from paint.models.model_errors import REASON, special_text_finder
 from paint.models.policy import Policy, PolicyError, load_policy, load_tokenizer
 from paint.models.prompts import student_chat

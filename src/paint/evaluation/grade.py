@@ -35,7 +35,7 @@ from paint.evaluation.summary import SUMMARY, summary_report
 from paint.grading.contract import Grade, Grader, require_some_grade
 from paint.grading.cost import Cost
 from paint.grading.graders import NoGrader, code_digest, open_grader
-from paint.inference.rollouts import grade_rollouts, is_gradable, name_of_grader
+from paint.inference.rollout_grades import grade_rollouts, is_gradable, name_of_grader
 from strictgrade.text import normalize
 from strictgrade.thoughts import ThoughtTags
 

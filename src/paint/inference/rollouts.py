@@ -3,19 +3,14 @@
 Training, validation, evaluations and advice sample, grade and store rollouts; a page reads them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from paint.data.contexts import Attempt
-from paint.data.problems import Problem, row_of
-from paint.grading.contract import Grade, Grader, Item
-from paint.grading.graders import grade_items
+from paint.data.problems import Problem
+from paint.grading.contract import Grade
 from paint.inference.engine import Completion, Conversation, Turn, TurnPart
-from strictgrade.thoughts import ThoughtTags
-
-if TYPE_CHECKING:  # files are read without torch
-    from paint.models.policy import Policy
 
 
 class Draws(NamedTuple):
@@ -90,7 +85,7 @@ class Rollout:
 
 
 def rollout_of(
-    policy: "Policy",
+    decode: Callable[[Sequence[int]], str],
     row: int,
     problem: Problem,
     prompt: list[int],
@@ -98,22 +93,22 @@ def rollout_of(
     *,
     behavior_log_probs: tuple[float, ...] | None = None,
 ) -> Rollout:
-    """The rollout of a completion; of a conversation with its environment's grade, if it gave one.
+    """Return the rollout of a completion; of a conversation with its environment's grade.
 
-    The text of a conversation is that of all turns of the student.
+    The text of a conversation is that of all turns of the student. ``decode`` is the policy's.
     """
     rollout = Rollout(
         row,
         problem,
         prompt,
         completion,
-        policy.decode(completion.ids),
+        decode(completion.ids),
         behavior_log_probs=behavior_log_probs,
     )
     conversation = completion.conversation
     if conversation is None:
         return rollout
-    texts = [policy.decode(ids) for _, ids in rollout.student_parts]
+    texts = [decode(ids) for _, ids in rollout.student_parts]
     return replace(
         rollout,
         problem=conversation.problem,
@@ -126,50 +121,6 @@ def rollout_of(
         },
         grade=conversation.grade,
     )
-
-
-def transcript_of(policy: "Policy", rollout: Rollout) -> str:
-    """What a grader reads of a completion: the text, with the thought that its prompt opened.
-
-    Of a conversation it is the last turn.
-    """
-    return policy.transcript(*rollout.student_parts[-1])
-
-
-def is_gradable(rollout: Rollout, *, needs_answer: bool) -> bool:
-    """Whether a rollout is graded: it has what the grader needs, or its environment's grade."""
-    return bool(rollout.problem.answers or rollout.grade or not needs_answer)
-
-
-def name_of_grader(graders: Sequence[str], environment: str, *, is_given: bool) -> str:
-    """Who grades, for messages: the graders, or the environment of conversations that it graded."""
-    if is_given:
-        return f"the environment {environment}"
-    return f"the grader {', '.join(graders)}"
-
-
-def grade_rollouts(
-    grader: Grader,
-    rollouts: Sequence[Rollout],
-    texts: Sequence[str],
-    *,
-    tags: Sequence[ThoughtTags],
-    needs_answer: bool,
-) -> list[Grade]:
-    """The grades of the rollouts; those that an environment graded before keep theirs.
-
-    Args:
-        texts: what the grader reads of each (``transcript_of``).
-        tags: of the thoughts of the model that sampled.
-        needs_answer: rows without an answer are not graded.
-    """
-    items = []
-    for rollout, text in zip(rollouts, texts, strict=True):
-        if rollout.grade is None:
-            problem, truncated = rollout.problem, rollout.completion.truncated
-            items.append(Item(text, problem.answers, truncated, row_of(problem), tags))
-    grades = iter(grade_items(grader, items, needs_answer=needs_answer))
-    return [rollout.grade or next(grades) for rollout in rollouts]
 
 
 def rollout_row(rollout: Rollout) -> dict[str, Any]:

@@ -167,7 +167,7 @@ def _rollouts(policy: Policy, task: EvalTask, store: Store) -> list[Rollout]:
     for row, (sample, grades) in enumerate(store.graded()):
         problem = problems[sample.problem.id]
         # Its text is as in training, without a tag that the prompt opened.
-        rollout = rollout_of(policy, row, problem, sample.prompt, sample.completion)
+        rollout = rollout_of(policy.decode, row, problem, sample.prompt, sample.completion)
         if sample.completion.conversation:
             # Its environment may have begun it otherwise. JSON has not all values of the fields.
             rollout = replace(rollout, problem=replace(rollout.problem, fields=problem.fields))

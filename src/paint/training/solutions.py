@@ -33,7 +33,7 @@ def reference(setup: Setup, row: int, problem: Problem) -> Rollout:
     policy = setup.policy
     if problem.conversation:
         whole = written_conversation(policy, problem, problem.conversation, "reference")
-        return rollout_of(policy, row, problem, [], whole)
+        return rollout_of(policy.decode, row, problem, [], whole)
     ids = tuple(policy.reference_ids(problem))
     # Nothing was sampled: metrics of rollouts leave out what comes from a reference.
     completion = Completion(ids, (), truncated=False, source="reference")

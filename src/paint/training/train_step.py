@@ -24,14 +24,13 @@ from paint.data.problems import Problem
 from paint.grading.contract import Grader, require_some_grade
 from paint.inference.conversations import Conversations, complete
 from paint.inference.engine import Completion, Engine, Sampling, row_seed, sampling_from
-from paint.inference.rollouts import (
-    Rollout,
+from paint.inference.rollout_grades import (
     grade_rollouts,
     is_gradable,
     name_of_grader,
-    rollout_of,
     transcript_of,
 )
+from paint.inference.rollouts import Rollout, rollout_of
 from paint.models.policy import Policy
 from paint.models.sharding import is_sharded, passes_missing
 from paint.models.teacher import Teacher
@@ -228,7 +227,9 @@ def _rollout(setup: Setup, one: PromptedRow, completion: Completion) -> Rollout:
     # Stored completions have their engine's log-probs, if any: the behavior policy is not here.
     behavior = completion.log_probs if setup.resolved.engine.is_stored else None
     _, row, problem, prompt = one
-    return rollout_of(setup.policy, row, problem, prompt, completion, behavior_log_probs=behavior)
+    return rollout_of(
+        setup.policy.decode, row, problem, prompt, completion, behavior_log_probs=behavior
+    )
 
 
 def _open_off_policy_rollouts(setup: Setup) -> OffPolicyRollouts:

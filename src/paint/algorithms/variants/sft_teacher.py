@@ -73,7 +73,7 @@ class SftTeacher(Variant):
         asked = []
         for one in rows:
             nothing = Completion((), (), truncated=False)
-            unanswered = rollout_of(policy, one.row, one.problem, one.prompt, nothing)
+            unanswered = rollout_of(policy.decode, one.row, one.problem, one.prompt, nothing)
             attempt = unanswered.attempt
             asked.append(
                 with_teacher_prompt(
