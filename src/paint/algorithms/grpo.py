@@ -1,8 +1,5 @@
 """GRPO: several completions of a problem, rewarded by their grades.
 
-    A = (r − mean) / (std + 1e-4) within a group
-    loss = −min(w A, clamp(w, 1 − ε, 1 + ε) A) + β KL
-
 Source: paper, section 'Compared post-training recipes'. There is no correction for an engine that
 differs from the policy: such a step is refused.
 """
@@ -40,7 +37,7 @@ SPREAD_FLOOR = 1e-4
 def grpo_step(
     setup: Setup, batch: Batch, step_index: int, clock: Clock
 ) -> tuple[list[Rollout], float]:
-    """One batch of groups of completions of one problem, and its updates (paper: 'GRPO')."""
+    """Sample groups of completions of one problem, and update the student on them."""
     options = setup.resolved.algorithm.options
     rollouts = generate_rollouts(setup, batch, step_index, clock)
 
@@ -72,7 +69,7 @@ def grpo_step(
 
 
 def reward(setup: Setup, rollouts: Sequence[Rollout]) -> list[Rollout]:
-    """Rewards and advantages of this rank's rows, whose groups may lie on several ranks.
+    """Return this rank's rows with reward and advantage; a group may lie on several ranks.
 
     Rows without a reward are not among them, so groups may have fewer rows than others.
     """
@@ -83,7 +80,7 @@ def reward(setup: Setup, rollouts: Sequence[Rollout]) -> list[Rollout]:
 
 
 def group_values(by_row: Mapping[int, float | None], size: int) -> dict[int, dict[str, float]]:
-    """By row: its reward, its advantage, and whether the rewards of its group are all equal.
+    """Return, by row, its reward, its advantage, and 1 where all rewards of its group are equal.
 
     A group is what is left of ``size`` neighbours. One that is left alone has the advantage 0.
     """
@@ -91,21 +88,15 @@ def group_values(by_row: Mapping[int, float | None], size: int) -> dict[int, dic
     for row in sorted(by_row):
         groups.setdefault(row // size, []).append(row)
     found: dict[int, dict[str, float]] = {}
-    # Groups of one size at once; where no call of the grader failed, these are all.
-    for count in sorted({len(group) for group in groups.values()}):
-        rows = [row for group in groups.values() if len(group) == count for row in group]
+    for rows in groups.values():
         rewards = torch.tensor([by_row[row] for row in rows], dtype=torch.float64)
-        advantage, is_flat = torch.zeros_like(rewards), torch.ones_like(rewards)
-        if count > 1:
-            advantage = advantages(rewards, count)
-            spread = rewards.view(-1, count).std(dim=1)
-            is_flat = (spread == 0).double().repeat_interleave(count)
-        for i, row in enumerate(rows):
-            found[row] = {
-                "reward": float(rewards[i]),
-                "advantage": float(advantage[i]),
-                "frac_reward_zero_std": float(is_flat[i]),
-            }
+        advantage, is_flat = torch.zeros_like(rewards), True
+        if len(rows) > 1:
+            advantage = advantages(rewards, len(rows))
+            is_flat = bool(rewards.std() == 0)
+        for row, reward, gained in zip(rows, rewards.tolist(), advantage.tolist(), strict=True):
+            values = {"reward": reward, "advantage": gained, "frac_reward_zero_std": float(is_flat)}
+            found[row] = values
     return found
 
 
@@ -116,7 +107,7 @@ def score_group(
     rollouts: Sequence[Rollout],
     student_hidden: Tensor | None = None,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """The clipped surrogate of some completions, at the sampling temperature.
+    """Return the clipped surrogate of some completions, at the sampling temperature.
 
     old has, by row, log-probs of its tokens before the first update; in that update it is empty.
     """
@@ -148,26 +139,19 @@ def score_group(
 
 
 def token_advantages(rollouts: Sequence[Rollout], device: torch.device) -> Float[Tensor, " n"]:
-    """The advantage of each token (n): that of its completion."""
-    by_row = {}
-    for rollout in rollouts:
-        by_row[rollout.row] = rollout.metrics["advantage"]
+    """Return the advantage of each token (n): that of its completion."""
+    by_row = {rollout.row: rollout.metrics["advantage"] for rollout in rollouts}
     return factors(by_row, rollouts, device)
 
 
 def advantages(rewards: Float[Tensor, " b"], group_size: int) -> Float[Tensor, " b"]:
-    """A = (r − mean) / (std + 1e-4) within each group of neighbours.
+    """A = (r − mean) / (std + 1e-4) within each group of neighbours, of two or more.
 
     The standard deviation has Bessel's correction, as TRL's. A is 0 for a group whose rewards are
     all equal: it teaches nothing (paper: section 'Main Results').
 
-    Source: Shao et al. 2024, "DeepSeekMath", section 4.1.2. Raises ValueError for rewards that are
-    no complete groups.
+    Source: Shao et al. 2024, "DeepSeekMath", section 4.1.2.
     """
-    if group_size < 2 or len(rewards) % group_size:
-        raise ValueError(
-            f"{len(rewards)} rewards are no complete groups of {group_size}; groups have 2 or more"
-        )
     groups = rewards.view(-1, group_size)
     centred = groups - groups.mean(dim=1, keepdim=True)
     return (centred / (groups.std(dim=1, keepdim=True) + SPREAD_FLOOR)).view(-1)
@@ -182,7 +166,7 @@ def grpo_terms(
     kl: float = 0.0,
     base_log_prob: Float[Tensor, " n"] | None = None,
 ) -> tuple[Float[Tensor, " n"], dict[str, Float[Tensor, " n"]]]:
-    """GRPO's loss of each token, and its metrics.
+    """Return GRPO's loss of each token, and its metrics.
 
         w = p / p_old
         loss = −min(w A, clamp(w, 1 − ε, 1 + ε) A) + β (p_base / p − log(p_base / p) − 1)

@@ -35,10 +35,8 @@ def paint_step(setup: Setup, batch: ts.Batch, step_index: int, clock: Clock) -> 
 def add_teacher_prompts(
     setup: Setup, rollouts: Sequence[Rollout], step_index: int
 ) -> list[Rollout]:
-    """The rollouts with overlap, mask ratio and teacher prompt (paper: 'Overlap-Adaptive ...')."""
+    """Return the rollouts with overlap, mask ratio and teacher prompt (``with_teacher_prompt``)."""
     attempts = ts.attempts_by_row(setup, rollouts)
-    # α = |{a ∈ A(y*): a ⊆ Norm(ŷ)}| / |A(y*)|,   ρ = ρ_wrong + (ρ_correct − ρ_wrong) α,
-    # ỹ* = M_tail(y*; ρ), and the prompt (x, ỹ*)
     write = partial(with_teacher_prompt, setup.policy, setup.resolved, setup.contexts)
     return [write(rollout, attempts[rollout.row], step_index) for rollout in rollouts]
 
@@ -46,7 +44,7 @@ def add_teacher_prompts(
 def score_rollouts(
     setup: Setup, rollouts: Sequence[Rollout], weights: Weights | None = None
 ) -> ts.Scores:
-    """The loss of completions under both views, p_T(· | x, ỹ*, ŷ_<n) and p_S(· | x, ŷ_<n).
+    """Return the loss of completions under both views, p_T(· | x, ỹ*, ŷ_<n) and p_S(· | x, ŷ_<n).
 
     With weights, the loss of each token is multiplied by the weight of its completion.
     """
@@ -64,9 +62,7 @@ def rollout_loss(
     teacher_hidden: Float[Tensor, "n h"],
     factors: Float[Tensor, " n"] | None = None,
 ) -> ts.Scores:
-    """The loss of completions from hidden states of both views (paper: Eq. main_loss).
-
-        R = H_T / H_S  ->  I: the f_top largest  ->  p̃_T ∝ p_T^(1−k) p_S^k on I  ->  Σ min(·, τ)
+    """Return the loss of completions from hidden states of both views (``paint_loss``).
 
     factors multiply the loss of each token: a variant weighs tokens or completions by them.
     """
@@ -84,7 +80,7 @@ def rollout_loss(
 
 
 def teacher_hidden_states(setup: Setup, rollouts: Sequence[Rollout]) -> Float[Tensor, "n h"]:
-    """Hidden states of the completions' tokens after the teacher's prompts, without gradients."""
+    """Return states of the completions' tokens after the teacher's prompts, without gradients."""
     parts = [part for rollout in rollouts for part in rollout.teacher_parts]
     prompts, completions = [prompt for prompt, _ in parts], [ids for _, ids in parts]
     shared = min(r.teacher_prompt.shared for r in rollouts if r.teacher_prompt)

@@ -17,6 +17,6 @@ from paint.training.train_step import Batch, Setup, learn
 def sft_step(
     setup: Setup, batch: Batch, step_index: int, clock: Clock
 ) -> tuple[list[Rollout], float]:
-    """One update towards the reference solutions of a minibatch: off policy (paper: 'SFT')."""
+    """Update the student towards the reference solutions of a minibatch (paper: 'SFT')."""
     references = [reference(setup, row, problem) for row, problem in batch]
     return learn(setup, references, partial(score_reference, setup), step_index, clock)

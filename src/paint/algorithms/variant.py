@@ -31,13 +31,13 @@ class Variant(Algorithm):
     def rollouts(
         self, setup: ts.Setup, batch: ts.Batch, step_index: int, clock: Clock
     ) -> list[Rollout]:
-        """One completion for every row, graded, with its teacher prompt."""
+        """Return a completion for every row, graded, with its teacher prompt."""
         rollouts = ts.generate_rollouts(setup, batch, step_index, clock)
         with clock("context"):
             return add_teacher_prompts(setup, rollouts, step_index)
 
     def score(self, setup: ts.Setup, rollouts: Sequence[Rollout]) -> ts.Scores:
-        """The loss of a micro-batch, and values of its tokens by name."""
+        """Return the loss of a micro-batch, and values of its tokens by name."""
         return score_rollouts(setup, rollouts)
 
 
@@ -58,7 +58,7 @@ class RewardedVariant(Variant):
 
 
 def teacher_log_probs(setup: ts.Setup, rollouts: Sequence[Rollout]) -> Float[Tensor, " n"]:
-    """Log-prob of each token (n) under the teacher, at the sampling temperature."""
+    """Return the teacher's log-prob of each token (n), at the sampling temperature."""
     hidden, head = teacher_hidden_states(setup, rollouts), setup.teacher.lm_head
     temperature = setup.config.rollout.temperature
     return ts.student_log_probs(setup, rollouts, temperature, hidden=hidden, head=head).log_prob

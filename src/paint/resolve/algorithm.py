@@ -69,7 +69,7 @@ class Algorithm:
         return "all"
 
     def generates(self, config: Config) -> bool:
-        """Whether a run samples completions: to learn from them, or to validate."""
+        """Whether a run samples from its engine: to learn from completions, or to validate."""
         return self.needs_rollouts or bool(config.validation.path)
 
     def check(self, config: Config) -> None:

@@ -2,9 +2,12 @@
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic
+from typing import NamedTuple
+
+from accelerate import Accelerator
 
 from chatforms.conventions import today
 from paint.config.run_folder import RunError, latest_checkpoint, read_history
@@ -15,16 +18,18 @@ from paint.core.distributed import open_accelerator, report_once, run_on_rank0
 from paint.core.errors import is_unicode
 from paint.data.contexts import Contexts
 from paint.data.mixtures import describe_mixture
-from paint.data.problems import ValidRows, read_problems
+from paint.data.problems import Problem, ValidRows, read_problems
 from paint.evaluation.validation import load_validation
+from paint.grading.contract import Grader
 from paint.grading.graders import open_grader
-from paint.inference.conversations import open_conversations, with_tools
-from paint.models.policy import load_policy, open_model
+from paint.inference.conversations import Conversations, open_conversations, with_tools
+from paint.models.policy import ModelFiles, Policy, load_policy, open_model
 from paint.models.prompts import ViewWriter
-from paint.models.teacher import open_teacher
+from paint.models.teacher import Teacher, open_teacher
 from paint.objective.fused import require_loss
 from paint.resolve.check import Resolved, require_same_beginning, resolve
 from paint.resolve.optimizer import open_optimizer
+from paint.resolve.plan import LongestRows
 from paint.resolve.plan_report import start_details
 from paint.training import checkpoint, run_log
 from paint.training.callbacks import Callback
@@ -42,7 +47,7 @@ from paint.training.opening import (
     with_steps,
 )
 from paint.training.prompt_filter import filter_problems
-from paint.training.row_prompts import longest_rows, measure_rows, rows_to_count
+from paint.training.row_prompts import RowPrompts, longest_rows, measure_rows, rows_to_count
 from paint.training.step_time import LongWork
 from paint.training.teacher_views import prompt_limit
 from paint.training.train_step import Setup
@@ -67,8 +72,7 @@ def train(
     Settings, data and files are refused before the first step wherever that is possible. SIGINT and
     SIGTERM raise Interrupted when the step under way is finished and saved. Callbacks are called on
     the first rank. The note is printed first. Without ``confirm``, a terminal asks before what may
-    take more than an hour.
-    ``rows`` are those of data.path, where they were read before.
+    take more than an hour. ``rows`` are those of data.path, where they were read before.
     """
     began = monotonic()
     if not is_unicode(str(folder.absolute())):
@@ -76,115 +80,168 @@ def train(
             f"{folder.absolute()} is not valid UTF-8, and what reads adapters needs that; rename "
             f"the folder, or choose another with --log.folder"
         )
-    if resume:
-        run = replace(run, warnings=(*run.warnings, *require_same_beginning(run, folder)))
     # One rank's rows may take longer than another's.
     patience = START_SECONDS + run.rollout.server_timeout + run.rollout.timeout
+    warnings = (*run.warnings, *(require_same_beginning(run, folder) if resume else ()))
     accelerator = open_accelerator(folder, run.config.log.trackers, patience)
-    ranks, is_main = accelerator.num_processes, accelerator.is_main_process
+    is_main = accelerator.is_main_process
     display = (is_main and display) or Display(enabled=is_main)
     with report_once(folder) as signals, ExitStack() as stack:
-        if note:
-            display.note(note)
-        # Refused now, not after the model is loaded or after the first rollouts.
-        if rows is None:
-            with display.working("reading the problems"):
-                rows = read_problems(run.config.data, needs=run.needed_fields)
-        contexts = Contexts(run.config.context, rows.problems)
-        display.notes(filter(None, [keep_compiled(accelerator.device)]))
-        reason = require_loss(run.objective, accelerator.device)
-        if reason and run.algorithm.needs_context:  # what the divergence applies to
-            display.warn(f"the loss is computed without Triton kernels: {reason}")
-        day = run.config.model.date
-        if day == "auto":
-            day = run_on_rank0(today)  # one for all ranks
-        files = open_model(run.config.model.path)
-        views = ViewWriter.of(files.tokenizer, run.changed("model", date=day).config)
-        measured = measure_rows(
-            run,
-            views,
-            contexts,
-            rows.problems,
-            display,
-            limit=prompt_limit(files.config, run),
-            counted={*rows_to_count(run, contexts, rows.problems)},
+        site = _Site(folder, accelerator, display, stack)
+        display.notes([note])
+        data = _read_data(run, rows, site)
+        found = replace(run, longest=data.longest, warnings=warnings)
+        model = _open_model(resolve(found, machine_of_ranks(accelerator)), data, site)
+        validation = load_validation(
+            model.policy, model.run.config, folder, accelerator.num_processes, model.grader, display
         )
-        longest = longest_rows(run, files.tokenizer, rows.problems, measured)
-        run = resolve(replace(run, longest=longest), machine_of_ranks(accelerator))
-        rank = accelerator.process_index
-        grader = stack.enter_context(open_grader(run.config.grading, folder, rank))
-        display.notes([line for line in (*run.notes, grader.describe()) if line])
-        display.warnings([*run.warnings, grader.warning()])
-        if run.plan is not None:
-            display.detail(start_details(run.plan))
-
-        with display.working("loading the model"):
-            policy = load_policy(
-                replace(run.config.model, date=day),
-                seed=run.config.train.seed,
-                device=accelerator.device,
-                prompts=run.config.prompts,
-                files=files,
-            )
-        policy = with_tools(policy, run.config.conversation)
-        # Stored conversations are answered already.
-        answering = ONE_TURN if run.engine.is_stored else run.config.conversation
-        conversations = stack.enter_context(
-            open_conversations(policy, answering, run.config.data.max_prompt_tokens)
-        )
-        # Before a checkpoint is restored: it is made of the weights of the start.
-        teacher = open_teacher(policy, run.teacher)
-        display.notes(policy.notes)
-        display.warnings(policy.warnings)
-        validation = load_validation(policy, run.config, folder, ranks, grader, display)
-        if policy.conventions.date is not None:
-            # For run.json: a resumed run must render the same prompts on another day (C33).
-            run = run.changed("model", date=policy.conventions.date)
-        problems = filter_problems(policy, run, rows, display, contexts, measured)
-        run = with_steps(run, problems, display)
-        display.notes(describe_mixture(problems, run.config.data, drawn_count(run.config)))
-        check_problems(run, policy, grader, problems, display)
-
-        if ranks == 1 and not confirm:  # ranks cannot end together in the middle of a step
+        # Ranks cannot end together in the middle of a step.
+        if accelerator.num_processes == 1 and not confirm:
             then = f"`paint resume {folder}` goes on all the same"
             display.on_estimate = LongWork(display, then=then)
-
-        def enter_folder() -> None:
-            with display.working("digests of model and problems"):
-                facts = run_facts(policy, problems, contexts, run.algorithm)
-            stack.enter_context(run_log.entered(run.config, folder, facts, display, resume=resume))
-
-        # Rank 0 alone writes there, so it alone holds the lock.
-        run_on_rank0(enter_folder)
-        last, done = last_checkpoint(folder)
-        optimizer = open_optimizer(run.optimizer, policy.trainable, run.config.train)
-        if last:
-            checkpoint.restore(last, policy, optimizer, teacher)
-        if resume:
-            run_on_rank0(lambda: run_log.truncate_to_step(run.config, folder, done))
-            display.note(f"resuming after step {done} of {folder}")
-        history = read_history(folder, done)
-        open_trackers(run.config, folder, accelerator)
-
-        engine, run = stack.enter_context(open_run_engine(run, policy, problems, folder, display))
-        setup = Setup(
-            run,
-            policy,
-            teacher,
-            problems,
-            engine,
-            optimizer,
-            accelerator,
-            grader,
-            conversations=conversations,
-            callbacks=[Health(run.config, history, display.warn), *callbacks],
-            drift=open_drift(run.config, policy, teacher),
-            context_file=contexts.file_content,
-        )
-        if last and setup.off_policy_rollouts:
-            setup.off_policy_rollouts.restore(last)
-        stack.callback(accelerator.end_training)
+        setup, done = _open_setup(model, data, callbacks, site, resume=resume)
         loop(setup, validation, folder, display, done, signals)
     if is_main:
         print_end(folder, done, monotonic() - began, display)
     return latest_checkpoint(folder) or folder
+
+
+@dataclass(frozen=True)
+class _Site:
+    """Where a run trains."""
+
+    folder: Path
+    accelerator: Accelerator
+    display: Display
+    stack: ExitStack  # of what is closed when the run ends
+
+
+class _Data(NamedTuple):
+    """The problems, and what is known of their prompts before the weights are loaded."""
+
+    rows: ValidRows
+    contexts: Contexts
+    files: ModelFiles
+    day: str  # that prompts tell of, one for all ranks
+    measured: Sequence[RowPrompts]
+    longest: LongestRows
+
+
+def _read_data(run: Resolved, rows: ValidRows | None, site: _Site) -> _Data:
+    # All of it is refused now, not after the model is loaded or after the first rollouts.
+    display, device = site.display, site.accelerator.device
+    if rows is None:
+        with display.working("reading the problems"):
+            rows = read_problems(run.config.data, needs=run.needed_fields)
+    contexts = Contexts(run.config.context, rows.problems)
+    display.notes([keep_compiled(device)])
+    reason = require_loss(run.objective, device)
+    if reason and run.algorithm.needs_context:  # what the divergence applies to
+        display.warn(f"the loss is computed without Triton kernels: {reason}")
+    day = run.config.model.date
+    if day == "auto":
+        day = run_on_rank0(today)
+    files = open_model(run.config.model.path)
+    measured = measure_rows(
+        run,
+        ViewWriter.of(files.tokenizer, run.changed("model", date=day).config),
+        contexts,
+        rows.problems,
+        display,
+        limit=prompt_limit(files.config, run),
+        counted={*rows_to_count(run, contexts, rows.problems)},
+    )
+    longest = longest_rows(run, files.tokenizer, rows.problems, measured)
+    return _Data(rows, contexts, files, day, measured, longest)
+
+
+class _Model(NamedTuple):
+    """The policy with what stands beside it, and the problems that fit its prompts."""
+
+    run: Resolved  # as run.json has it, but for an engine that takes the place of servers
+    policy: Policy
+    teacher: Teacher
+    problems: Sequence[Problem]
+    grader: Grader
+    conversations: Conversations | None
+
+
+def _open_model(run: Resolved, data: _Data, site: _Site) -> _Model:
+    display, accelerator = site.display, site.accelerator
+    grading = open_grader(run.config.grading, site.folder, accelerator.process_index)
+    grader = site.stack.enter_context(grading)
+    display.notes([*run.notes, grader.describe()])
+    display.warnings([*run.warnings, grader.warning()])
+    if run.plan is not None:
+        display.detail(start_details(run.plan))
+
+    with display.working("loading the model"):
+        policy = load_policy(
+            replace(run.config.model, date=data.day),
+            seed=run.config.train.seed,
+            device=accelerator.device,
+            prompts=run.config.prompts,
+            files=data.files,
+        )
+    policy = with_tools(policy, run.config.conversation)
+    # Stored conversations are answered already.
+    answering = ONE_TURN if run.engine.is_stored else run.config.conversation
+    conversations = site.stack.enter_context(
+        open_conversations(policy, answering, run.config.data.max_prompt_tokens)
+    )
+    # Before a checkpoint is restored: it is made of the weights of the start.
+    teacher = open_teacher(policy, run.teacher)
+    display.notes(policy.notes)
+    display.warnings(policy.warnings)
+    problems = filter_problems(policy, run, data.rows, display, data.contexts, data.measured)
+    if policy.conventions.date is not None:
+        # For run.json: a resumed run must render the same prompts on another day (C33).
+        run = run.changed("model", date=policy.conventions.date)
+    settled = with_steps(run, problems, display)
+    display.notes(describe_mixture(problems, run.config.data, drawn_count(settled.config)))
+    check_problems(settled, policy, grader, problems, display)
+    return _Model(settled, policy, teacher, problems, grader, conversations)
+
+
+def _open_setup(
+    model: _Model, data: _Data, callbacks: Sequence[Callback], site: _Site, *, resume: bool
+) -> tuple[Setup, int]:
+    """What the steps work with, restored from the last checkpoint, and the steps that are done."""
+    run, policy, folder, display = model.run, model.policy, site.folder, site.display
+
+    def enter_folder() -> None:
+        with display.working("digests of model and problems"):
+            facts = run_facts(policy, model.problems, data.contexts, run.algorithm)
+        entered = run_log.entered(run.config, folder, facts, display, resume=resume)
+        site.stack.enter_context(entered)
+
+    # Rank 0 alone writes there, so it alone holds the lock.
+    run_on_rank0(enter_folder)
+    last, done = last_checkpoint(folder)
+    optimizer = open_optimizer(run.optimizer, policy.trainable, run.config.train)
+    if last:
+        checkpoint.restore(last, policy, optimizer, model.teacher)
+    if resume:
+        run_on_rank0(lambda: run_log.truncate_to_step(run.config, folder, done))
+        display.note(f"resuming after step {done} of {folder}")
+    open_trackers(run.config, folder, site.accelerator)
+    opened = open_run_engine(run, policy, model.problems, folder, display)
+    engine, final = site.stack.enter_context(opened)
+    setup = Setup(
+        final,
+        policy,
+        model.teacher,
+        model.problems,
+        engine,
+        optimizer,
+        site.accelerator,
+        model.grader,
+        conversations=model.conversations,
+        callbacks=[Health(final.config, read_history(folder, done), display.warn), *callbacks],
+        drift=open_drift(final.config, policy, model.teacher),
+        context_file=data.contexts.file_content,
+    )
+    if last and setup.off_policy_rollouts:
+        setup.off_policy_rollouts.restore(last)
+    site.stack.callback(site.accelerator.end_training)
+    return setup, done

@@ -22,8 +22,6 @@ from paint.training import train_step as ts
 
 @dataclass(frozen=True)
 class Options:
-    """How near the teacher is to the base model."""
-
     base_weight: float = setting(0.2, within("[0, 1]"), "default: 0.2")
     """Weight k of the base model, without context, in the teacher, in [0, 1]."""
 

@@ -35,8 +35,6 @@ from paint.training import train_step as ts
 
 @dataclass(frozen=True)
 class Options:
-    """The target between student and teacher, and how far a token answers for others."""
-
     weight: float = setting(0.5, within("[0, 1]"), "default: 0.5")
     """Weight w of the teacher in the first step, in [0, 1]; 1 is the teacher alone."""
     weight_end: float | None = setting(0.8, or_none(within("[0, 1]")), "None: weight in all steps")

@@ -26,8 +26,6 @@ from paint.training.weighting import factors
 
 @dataclass(frozen=True)
 class Options:
-    """The divergence of wrong completions."""
-
     wrong_divergence: Literal["forward_kl", "reverse_kl", "jsd"] = "reverse_kl"
     """Divergence of the completions that the grader does not accept."""
 

@@ -19,8 +19,6 @@ from paint.training import train_step as ts
 
 @dataclass(frozen=True)
 class Options:
-    """The other context, and how far the target goes away from it."""
-
     strength: float = 0.5
     """Strength s; 0 is PAINT."""
     against: str = "wrong_answer"

@@ -32,7 +32,9 @@ class EntropyGap(Variant):
     """PAINT whose tokens weigh by their statistics."""
 
     def weights(self, stats: Statistics, lengths: Sequence[int]) -> Float[Tensor, " n"]:
-        """Weights, at least 0, of the tokens of some completions, one completion after the other.
+        """Return weights, at least 0, of the tokens of some completions, one after the other.
+
+        A completion whose weights are all 0 teaches nothing.
 
         Args:
             stats: the tokens' statistics (paint.objective.loss.Loss).
@@ -51,12 +53,11 @@ class EntropyGap(Variant):
         with extension_errors("train.method", setup.config.train.method):
             weights = read_weights(self.weights(stats, lengths), like=stats["kl"])
         by_token = mean_one_by_completion(weights, lengths, options)
-        _require_some_weight(by_token, stats["kl"], lengths, options.skip_tokens)
         return rollout_loss(setup, rollouts, student, teacher, by_token)
 
 
 def read_weights(found: object, *, like: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
-    """Weights that ``weights`` returned, as floats. Raises ConfigError for anything else."""
+    """Return the weights as floats. Raises ConfigError for what is no tensor of their shape."""
     if not isinstance(found, Tensor) or found.shape != like.shape:
         shown = f"shape {tuple(found.shape)}" if isinstance(found, Tensor) else of_type(found)
         raise ConfigError(
@@ -64,18 +65,3 @@ def read_weights(found: object, *, like: Float[Tensor, " n"]) -> Float[Tensor, "
             f"each token"
         )
     return found.detach().to(like)
-
-
-def _require_some_weight(
-    by_token: Float[Tensor, " n"], kl: Float[Tensor, " n"], lengths: Sequence[int], skip: int
-) -> None:
-    for number, (weights, values) in enumerate(
-        zip(by_token.split(lengths), kl.split(lengths), strict=True), start=1
-    ):
-        # Where teacher and student agree, as without a context before the first update, there is
-        # no gap, and no loss either.
-        if bool(values[skip:].any()) and not bool(weights.any()):
-            raise ConfigError(
-                f"all {len(values)} weights of completion {number} of {len(lengths)} are 0, or too "
-                f"small for a float: it would teach nothing; correct the weights of train.method"
-            )

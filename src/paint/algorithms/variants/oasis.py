@@ -29,8 +29,6 @@ Keep = Literal["shortest_correct", "correct", "wrong"]
 
 @dataclass(frozen=True)
 class Options:
-    """Which completions are learned from."""
-
     keep: Keep = "shortest_correct"
     """Of each problem the shortest with reward 1, all with reward 1, or those with another
     reward."""

@@ -22,8 +22,6 @@ from paint.training.weighting import mean_one
 
 @dataclass(frozen=True)
 class Options:
-    """Weights of completions by their verdicts."""
-
     correct_weight: float = setting(1.0, NOT_NEGATIVE, "default: 1")
     """Weight of the completions that the grader accepts, at least 0."""
     wrong_weight: float = setting(0.0, NOT_NEGATIVE, "default: 0")

@@ -25,8 +25,6 @@ from paint.training.teacher_views import require_prompt_fits, view_with_context
 
 @dataclass(frozen=True)
 class Options:
-    """The teacher's rationale."""
-
     rationale_tokens: int = setting(512, POSITIVE, "tokens; default: 512")
     """Longest rationale, in tokens (ours)."""
     request: str = ""

@@ -21,8 +21,6 @@ from paint.training import train_step as ts
 
 @dataclass(frozen=True)
 class Options:
-    """The part of the reward in the loss."""
-
     reward_weight: float = setting(0.1, NOT_NEGATIVE, "default: 0.1")
     """Weight of GRPO's loss next to the distillation's, at least 0."""
 

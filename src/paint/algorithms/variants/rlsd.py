@@ -26,8 +26,6 @@ from paint.training import train_step as ts
 
 @dataclass(frozen=True)
 class Options:
-    """The teacher's part in the advantage."""
-
     epsilon: float = setting(0.2, within("[0, 1)"), "default: 0.2")
     """Width ε of the clip around 1, in [0, 1); 0 is GRPO."""
     weight: float = setting(1.0, within("[0, 1]"), "default: 1")

@@ -27,8 +27,6 @@ from paint.training import train_step as ts
 
 @dataclass(frozen=True)
 class Options:
-    """The distillation's part in the loss."""
-
     coefficient: float = setting(0.1, NOT_NEGATIVE, "default: 0.1")
     """Weight c of the distillation next to GRPO's loss, at least 0; 0 is GRPO."""
     gate: float = setting(5.0, NOT_NEGATIVE, "default: 5")

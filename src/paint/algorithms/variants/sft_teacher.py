@@ -24,7 +24,7 @@ from paint.inference.engine import Completion
 from paint.inference.local import LocalEngine
 from paint.inference.rollouts import Rollout, rollout_of
 from paint.objective.loss import weighted_sum
-from paint.resolve.engines import LOCAL
+from paint.resolve.engines import engine_of
 from paint.training import train_step as ts
 from paint.training.teacher_views import with_teacher_prompt
 from paint.training.weighting import Weights, factors, learn_from
@@ -32,8 +32,6 @@ from paint.training.weighting import Weights, factors, learn_from
 
 @dataclass(frozen=True)
 class Options:
-    """Which of the teacher's answers are learned from."""
-
     keep: Literal["all", "correct"] = "all"
     """All answers, or those that the grader accepts."""
 
@@ -47,12 +45,16 @@ class SftTeacher(Variant):
     def needs_grades(self) -> bool:  # type: ignore[override]
         return self.options.keep == "correct"
 
+    def generates(self, config: Config) -> bool:
+        # The teacher writes in this process: an engine samples for the validation alone.
+        return bool(config.validation.path)
+
     def check(self, config: Config) -> None:
         """Raise ConfigError for what the student would have to sample first."""
-        rollout = config.rollout
+        engine = engine_of(config.rollout)
         faults = {
-            'rollout.engine "local"': rollout.engine != LOCAL,
-            "rollout.off_policy_steps 0": rollout.off_policy_steps > 0,
+            "a rollout.engine in this process": engine.is_remote or engine.is_stored,
+            "rollout.off_policy_steps 0": config.rollout.off_policy_steps > 0,
             "a context.source that is the row's": any(
                 not context_source(name).of_row for name in config.context.source
             ),
@@ -67,7 +69,7 @@ class SftTeacher(Variant):
     def rollouts(
         self, setup: ts.Setup, batch: ts.Batch, step_index: int, clock: Clock
     ) -> list[Rollout]:
-        """The teacher's answer to every row after its own prompt, graded, for the student's."""
+        """Return the teacher's answer to every row, graded, as if it were the student's."""
         policy, config = setup.policy, setup.config
         rows = ts.prompted_rows(setup, batch, step_index)
         asked = []

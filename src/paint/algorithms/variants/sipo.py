@@ -27,8 +27,6 @@ from strictgrade.comparer import answer_text
 
 @dataclass(frozen=True)
 class Options:
-    """The credit of a token."""
-
     kappa: float = setting(0.5, NOT_NEGATIVE, "default: 0.5")
     """Weight κ of the credit, at least 0; 0 is GRPO."""
     epsilon: float = setting(0.2, NOT_NEGATIVE, "default: 0.2")

@@ -31,8 +31,6 @@ from strictgrade.comparer import answer_text
 
 @dataclass(frozen=True)
 class Options:
-    """What a majority is."""
-
     threshold: float = setting(0.5, within("(0, 1]"), "default: 0.5")
     """Share of a problem's completions that must agree on the answer, in (0, 1]."""
 
