@@ -14,7 +14,6 @@ from paint.commands.export import export as export
 from paint.commands.grade import grade as grade
 from paint.commands.held_out_kl import held_out_kl as held_out_kl
 from paint.commands.plan import plan as plan
-from paint.commands.prepare_openthoughts import prepare_openthoughts as prepare_openthoughts
 from paint.commands.resume import resume as resume
 from paint.commands.run_demo import run_demo as run_demo
 from paint.commands.runs import runs as runs

@@ -17,7 +17,6 @@ WORDS = {
     "bake": "nowhere.md nowhere.jsonl demo-bake",
     "compare": "nowhere.toml",
     "config": "nowhere.toml",
-    "data openthoughts": "rows.jsonl --benchmarks nowhere.jsonl",
     "data validate": "nowhere.jsonl demo-paint",
     "demo": "nowhere",
     "doctor": "nowhere.toml",

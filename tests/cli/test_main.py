@@ -31,7 +31,6 @@ USER_ERRORS = [
     ("grade x --dead\u202eline 1", "--dead\\u202eline"),
     ("train demo-paint --train.st\u202eeps 1", "--train.st\\u202eeps"),
     ("plan demo-paint -- --train.steps=1", "the argument --"),
-    ("data openthoughts x.jsonl --solution mine", "deepseek_reasoning"),
     ("data validate x.jsonl", "--model.path"),
     ("demo --methods opsdd paint", "unknown recipe demo-opsdd; did you mean demo-opsd?"),
     ("demo --problems 201", "--problems must be in [1, 200], got 201"),
@@ -65,7 +64,7 @@ USER_ERRORS = [
     ("train demo-paint --yess", "did you mean yes?"),
     ("plan paint --memory x", '--memory must be a number or None, got "x"'),
     ("runs a b", '"b" is one value too many'),
-    ("data", "name one of openthoughts, validate"),
+    ("data", "name one of validate"),
     ("data validat x", "did you mean validate?"),
     ("--frobnicate", "there are advise, bake"),
 ]

@@ -97,7 +97,7 @@ def test_misspelt_name_of_a_closed_list_has_a_hint(
     assert hint in " ".join(capsys.readouterr().err.split())
 
 
-@pytest.mark.parametrize("line", ["eval demo", "advise demo-paint", "data openthoughts out.jsonl"])
+@pytest.mark.parametrize("line", ["eval demo", "advise demo-paint"])
 def test_interrupted_command_that_continues_says_so(
     line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -116,7 +116,6 @@ def test_commands_that_continue_are_those_of_the_documents() -> None:
         "advise",
         "bake",
         "compare",
-        "data openthoughts",
         "demo",
         "eval",
     }

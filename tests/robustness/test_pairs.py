@@ -14,7 +14,7 @@ from processes import in_two_processes
 pytestmark = pytest.mark.slow
 
 # Experiments are shared in tests/lab/test_runner.py; advice stores and locks as evaluations do.
-NAMES = ("eval", "grade", "data openthoughts")
+NAMES = ("eval", "grade")
 PAIRS = [
     Verb("train", "", TRAIN, lambda at: run_figures(at, 2)),
     *(verb for verb in VERBS if verb.name in NAMES),

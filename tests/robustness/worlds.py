@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 from safetensors.torch import load_file
 
 from paint.cli import main
@@ -59,7 +57,7 @@ def run_paint(command: str, home: Path, at: Path) -> tuple[int, str]:
 
 
 def make_world(at: Path) -> Path:
-    """Fill a folder with a run, two experiments' worth of runs, evaluations, a probe and data."""
+    """Fill a folder with a run, two experiments' worth of runs, evaluations and a probe."""
     at.mkdir(parents=True)
     problems = [{k: row[k] for k in ("problem", "answer")} for row in rows_of(HELD_OUT_PROBLEMS)]
     tight_and_loose(at, SMALL)
@@ -72,22 +70,8 @@ def make_world(at: Path) -> Path:
     }
     write_recipe(at / "validated.toml", changed("demo-paint", SMALL, validated))
 
-    table = [
-        {
-            "problem": f"What is ${n}+1$?",
-            "deepseek_reasoning": f"Okay, so {n} and one.",
-            "deepseek_solution": f"We add. \\[ \\boxed{{{n + 1 + (n % 7 == 0)}}} \\]",
-            "ground_truth_solution": f"It is $\\boxed{{{n + 1}}}$.",
-            "domain": "math" if n % 5 else "code",
-            "source": "numina_math",
-        }
-        for n in range(40)
-    ]
-    (at / "rows").mkdir()
-    pq.write_table(pa.Table.from_pylist(table), at / "rows/rows.parquet")
-
     evaluated = " ".join(f"{{at}}/run/run/checkpoints/step-00000{n}" for n in (1, 2))
-    for command in (TRAIN, f"eval {evaluated} {EVAL}", DEMO, ADVISE, f"{DATA} 12"):
+    for command in (TRAIN, f"eval {evaluated} {EVAL}", DEMO, ADVISE):
         status, said = run_paint(command, at, at)
         assert status == 0, said
     return at
@@ -100,8 +84,6 @@ EVAL += "--output-dir {at}/evals"
 DEMO = "demo {home}/tight.toml {home}/loose.toml --problems 3 --samples 2 --output-dir {at}/demo"
 ADVISE = "advise {home}/tight.toml --output-dir {at}/advice --problems 3 --samples 2 --ratios 0.5 "
 ADVISE += "--contexts solution"
-DATA = "data openthoughts {at}/data/out.jsonl --source {home}/rows --benchmarks demo --workers 1 "
-DATA += "--sample"
 
 
 def read(path: Path) -> Any:
@@ -141,10 +123,6 @@ def rows_in(place: str) -> Callable[[Path], Any]:
     return lambda at: untimed(rows_of(at / place))
 
 
-def data_figures(at: Path) -> Any:
-    return rows_of(at / "data/out.jsonl"), read(at / "data/out.report.json")
-
-
 CHECKPOINT = "run/run/checkpoints/step-000002"
 EVAL_RUN = f"eval {{at}}/{CHECKPOINT} {EVAL}"
 RESUME = "resume {at}/run/run --steps 3"
@@ -156,5 +134,4 @@ VERBS = [
     Verb("grade", "evals", "grade {at}/evals/run", summary("evals/run")),
     Verb("demo", "demo", DEMO, rows_in("demo/results.jsonl")),
     Verb("advise", "advice", ADVISE, summary("advice")),
-    Verb("data openthoughts", "data", f"{DATA} 6", data_figures),
 ]

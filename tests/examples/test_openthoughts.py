@@ -7,13 +7,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from openthoughts import prepare
+from openthoughts.prepare import Options, Preparation, main, make_training_data, print_preparation
 
+from paint import validate_data
 from paint.config.schema import DataConfig
 from paint.core.display import Display
 from paint.core.storage import FolderInUse, lock_folder
-from paint.data import openthoughts
 from paint.data.benchmarks import Benchmark
-from paint.data.openthoughts import Preparation, make_training_data, print_preparation
 from paint.data.problems import DataError, Problem, read_problems
 from paint.grading.contract import Item
 from paint.grading.mathematics import MathGrader
@@ -59,16 +60,18 @@ ALGEBRA = {"ground truth cannot be parsed", "timed out"}  # for which processes 
 FAST = GOOD + [bad for reason, rows in DROPPED.items() if reason not in ALGEBRA for bad in rows]
 
 
+QUIET = Display(enabled=False)
+
+
 def run(folder: Path, rows: list[dict[str, Any]], **options: Any) -> Preparation:
     folder.mkdir(exist_ok=True)
+    benchmarks = options.pop("benchmarks", BENCHMARKS)
     defaults: dict[str, Any] = {
         "out": folder / "out.jsonl",
-        "benchmarks": BENCHMARKS,
         "source": write_problems(folder / "rows.jsonl", rows),
         "deadline": 0.5,
-        "display": Display(enabled=False),
     }
-    return make_training_data(**(defaults | options))
+    return make_training_data(Options(**(defaults | options)), benchmarks, QUIET)
 
 
 def test_openthoughts_keeps_or_drops_every_row_for_its_reason(
@@ -131,7 +134,7 @@ def test_openthoughts_sample_is_uniform_and_a_prefix_of_larger_ones(tmp_path: Pa
 def test_openthoughts_interrupted_run_resumes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(openthoughts, "CHUNK", 4)
+    monkeypatch.setattr(prepare, "CHUNK", 4)
     whole = tmp_path / "whole"
     expected = run(whole, FAST, sample=9)
     verified: list[int] = []
@@ -168,7 +171,7 @@ def test_openthoughts_other_settings_and_a_second_process_are_refused(tmp_path: 
     with lock_folder(tmp_path, ".out.jsonl.lock"), pytest.raises(FolderInUse):
         run(tmp_path, GOOD)
     with pytest.raises(DataError, match=r"must end in \.jsonl"):
-        make_training_data(tmp_path / "out", benchmarks=[])
+        make_training_data(Options(tmp_path / "out"), [], QUIET)
 
 
 def test_openthoughts_parquet_shards_are_one_source(tmp_path: Path) -> None:
@@ -189,3 +192,12 @@ def test_openthoughts_unreadable_row_is_counted(tmp_path: Path) -> None:
     path.write_text(path.read_text() + "{\n")
     preparation = run(tmp_path, [], source=str(path))
     assert (preparation.kept, preparation.dropped) == (3, {"row cannot be read": 1})
+
+
+@pytest.mark.slow
+def test_openthoughts_sample_of_the_script_is_valid(tmp_path: Path) -> None:
+    source = write_problems(tmp_path / "rows.jsonl", [row(2, "6/2", "3"), row(3, domain="code")])
+    out = tmp_path / "out.jsonl"
+    made = main(Options(out, source, benchmarks=("demo",), workers=1))
+    assert (made.rows, made.kept) == (2, 1)
+    assert validate_data(out, model="demo").good == 1

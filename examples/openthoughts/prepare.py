@@ -1,17 +1,22 @@
-"""Training data from OpenThoughts: verified, decontaminated, sampled (`paint data openthoughts`).
+"""Training data from OpenThoughts: verified, decontaminated, sampled (paper: Experimental Setup).
+
+    python examples/openthoughts/prepare.py openthoughts-math-30k.jsonl
+    python examples/openthoughts/prepare.py OUT.jsonl --source FOLDER --sample 1000 --seed 1
 
     rows -> decide -> contaminated? -> verify -> OUT.decided -> no duplicates -> sample -> OUT
 
 OpenThoughts-114k (configuration `metadata`) has problems with a solution by DeepSeek-R1 and a
 ground truth. A row is kept if its problem is mathematics, its solution ends in a boxed answer that
 equals the boxed answer of the ground truth, and its problem repeats no benchmark problem. The
-training data are a seeded uniform sample of the kept rows without replacement.
+training data are a seeded uniform sample of the kept rows without replacement
+(docs/how-to/own-data.md).
 
-Every decision is stored at once. An interrupted command resumes, and another sample or seed needs
-no second verification.
+Every decision is stored at once. An interrupted call continues when it is repeated, and another
+sample or seed needs no second verification.
 """
 
 import heapq
+import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -19,10 +24,13 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal
 
+import tyro
+
 from paint.core import storage
 from paint.core.display import Display
+from paint.core.errors import PaintError
 from paint.core.workspace import Workspace
-from paint.data.benchmarks import Benchmark
+from paint.data.benchmarks import COMPETITIONS, Benchmark, load_benchmark
 from paint.data.decontaminate import Index, build_index, contaminated
 from paint.data.readers import BadRow, DataError, data_files, read_rows
 from paint.grading.contract import Grader, Item
@@ -63,36 +71,44 @@ class Preparation:
     settings: dict[str, Any]
 
 
-def make_training_data(
-    out: Path,
-    *,
-    benchmarks: Sequence[Benchmark],
-    source: str = HUB,
-    sample: int = 30_000,
-    seed: int = 0,
-    solution: Solution = "deepseek_solution",
-    workers: int | None = None,
-    deadline: float = 5.0,
-    display: Display | None = None,
-) -> Preparation:
-    """Write the sample of verified problems to `out`, one JSON object a line.
+@dataclass(frozen=True)
+class Options:
+    """The sample.
 
-    An object has id, problem, solution, answer, trace and source. The report is written to
-    .report.json, the decision on every row to the folder .decided/.
-
-    Args:
-        benchmarks: evaluation sets whose problems are removed.
+    Attributes:
+        out: file to write, OUT.jsonl; OUT.report.json and the folder OUT.decided lie beside it.
         source: the hub data set, or a local file or folder with its columns.
-        sample: number of problems to write, at least 1; all kept ones if there are fewer.
-        solution: the column for y*. The verified column is always deepseek_solution.
-        workers, deadline: number of verifying processes, and processor seconds for one answer
-            (paint.grading.mathematics).
+        sample: problems to draw (paper: up to 30K); all kept ones if there are fewer.
+        seed: of the draw.
+        solution: the column that becomes y*. The verified column is always deepseek_solution.
+        benchmarks: problem sets, NAME or NAME=PATH as in `paint eval`, whose problems are removed.
+        workers: verifying processes; None: one per core.
+        deadline: processor seconds for one answer.
+    """
+
+    out: tyro.conf.Positional[Path]
+    source: str = HUB
+    sample: int = 30_000
+    seed: int = 0
+    solution: Solution = "deepseek_solution"
+    benchmarks: tuple[str, ...] = COMPETITIONS
+    workers: int | None = None
+    deadline: float = 5.0
+
+
+def make_training_data(
+    options: Options, benchmarks: Sequence[Benchmark], display: Display
+) -> Preparation:
+    """Write the sample of verified problems that repeat none of the benchmarks'.
+
+    A line of the file is an object with id, problem, solution, answer, trace and source.
 
     Raises:
         DataError: the source cannot be read, a file cannot be written, existing decisions were made
-            with other settings, or `out` does not end in .jsonl.
+            with other settings, or ``out`` does not end in .jsonl.
         FolderInUse: another process writes the same file.
     """
+    out = options.out
     if out.suffix != ".jsonl":
         raise DataError(f"{out} must end in .jsonl, the suffix of its format")
 
@@ -111,9 +127,9 @@ def make_training_data(
         digests[benchmark.name] = storage.digest(*(p.problem for p in benchmark.problems))
     # Not the number of workers: no verdict depends on it.
     settings = {
-        "source": source,
-        "solution": solution,
-        "deadline": deadline,
+        "source": options.source,
+        "solution": options.solution,
+        "deadline": options.deadline,
         "benchmarks": digests,
     }
     with storage.lock_target(out):
@@ -121,9 +137,9 @@ def make_training_data(
         if not workspace.is_finished:
             workspace.begin(settings)
             index = build_index(benchmarks)
-            with find_grader(deadline=deadline, workers=workers) as grader:
-                _decide_rows(workspace, source, solution, index, grader, display or Display())
-        return _write_sample(out, workspace, sample, seed, settings)
+            with find_grader(deadline=options.deadline, workers=options.workers) as grader:
+                decide_rows(workspace, options, index, grader, display)
+        return write_sample(workspace, options, settings)
 
 
 def print_preparation(preparation: Preparation, out: Path, display: Display) -> None:
@@ -172,32 +188,28 @@ def decide(
     }
 
 
-def _decide_rows(
-    workspace: Workspace,
-    source: str,
-    solution: Solution,
-    index: Index,
-    grader: Grader,
-    display: Display,
+def decide_rows(
+    workspace: Workspace, options: Options, index: Index, grader: Grader, display: Display
 ) -> None:
+    """Decide the rows that have no decision yet, and store each decision."""
     count = sum(1 for _ in workspace.rows())
     # A name of the hub, or a file or folder of this machine.
-    parts: Sequence[str | Path] = [source]
-    if Path(source).exists():
-        parts = data_files(Path(source))
+    parts: Sequence[str | Path] = [options.source]
+    if Path(options.source).exists():
+        parts = data_files(Path(options.source))
     rows = (fields for _, fields in chain.from_iterable(map(read_rows, parts)))
     # Decisions have the order of the rows: their number is where to go on.
     undecided = islice(rows, count, None)
-    total = HUB_ROWS if source == HUB else 0
+    total = HUB_ROWS if options.source == HUB else 0
     with display.counting("rows decided", total, done=count) as counter:
         while chunk := list(islice(undecided, CHUNK)):
-            workspace.append(*_decide_chunk(chunk, solution, index, grader))
+            workspace.append(*decide_chunk(chunk, options.solution, index, grader))
             count += len(chunk)
             counter.to(count)
     workspace.finish()
 
 
-def _decide_chunk(
+def decide_chunk(
     chunk: Iterable[dict[str, object] | BadRow], solution: Solution, index: Index, grader: Grader
 ) -> list[dict[str, Any]]:
     """Decide rows: {"dropped": reason} or {"kept": row to write} for each."""
@@ -227,9 +239,8 @@ def _decide_chunk(
     return decisions
 
 
-def _write_sample(
-    out: Path, workspace: Workspace, sample: int, seed: int, settings: dict[str, Any]
-) -> Preparation:
+def write_sample(workspace: Workspace, options: Options, settings: dict[str, Any]) -> Preparation:
+    """Draw the sample of the kept rows, and write it with its report."""
     rows = 0
     dropped, repeats = Counter[str](), Counter[str]()
     kept: dict[str, int] = {}  # id of a problem -> its first row
@@ -245,22 +256,40 @@ def _write_sample(
             repeats[decision["contaminated"]["benchmark"]] += 1
 
     # A smaller sample of a seed is the beginning of a larger one.
-    chosen = heapq.nsmallest(sample, kept, key=lambda name: storage.digest(str(seed), name))
+    chosen = heapq.nsmallest(
+        options.sample, kept, key=lambda name: storage.digest(str(options.seed), name)
+    )
     drawn = {kept[name] for name in chosen}
     # A second pass: of all rows only the ids are in memory.
     found = {}
     for row, decision in enumerate(workspace.rows(), start=1):
         if row in drawn:
             found[decision["kept"]["id"]] = decision["kept"]
-    storage.write_jsonl(out, (found[name] for name in chosen))
+    storage.write_jsonl(options.out, (found[name] for name in chosen))
     preparation = Preparation(
         rows=rows,
         dropped=dict(dropped.most_common()),
         contaminated=dict(repeats),
         kept=len(kept),
         sampled=len(chosen),
-        seed=seed,
+        seed=options.seed,
         settings=settings,
     )
-    storage.write_json(out.with_suffix(".report.json"), asdict(preparation))
+    storage.write_json(options.out.with_suffix(".report.json"), asdict(preparation))
     return preparation
+
+
+def main(options: Options) -> Preparation:
+    """Make the training data, and print the numbers of rows."""
+    display = Display()
+    benchmarks = [load_benchmark(name) for name in options.benchmarks]
+    preparation = make_training_data(options, benchmarks, display)
+    print_preparation(preparation, options.out, display)
+    return preparation
+
+
+if __name__ == "__main__":
+    try:
+        main(tyro.cli(Options, description=__doc__))
+    except PaintError as error:
+        sys.exit(str(error))
