@@ -35,6 +35,12 @@ def test_metrics_of_chart_are_logged_ones_and_those_of_each_source() -> None:
     assert metrics_of_chart("source_reward", logged) == []
 
 
+def test_metrics_with_a_record_are_those_of_the_reference() -> None:
+    page = (Path(__file__).parents[2] / "docs/reference/metrics.md").read_text("utf-8")
+    table = page.partition("| name | is | unit |\n|---|---|---|\n")[2].partition("\n\n")[0]
+    assert [line.split(" | ")[0] for line in table.splitlines()] == [f"| {m.name}" for m in METRICS]
+
+
 def test_charts_have_metrics_and_metrics_known_charts() -> None:
     names = [metric.name for metric in METRICS]
     assert all(metrics_of_chart(name, names) for name in CHARTS)

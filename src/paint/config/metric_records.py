@@ -1,14 +1,14 @@
 """The metrics of a step and of an evaluation, one record each.
 
-What names a metric reads it here: the lines and charts of a run, its collapse warnings, the columns
-of evaluations, the names that an algorithm may not give its values, and docs/reference/metrics.md.
-A metric is computed where its values are: paint.training.run_log, paint.evaluation.metrics, or the
-score of an algorithm. One that has no record is logged all the same.
+The lines and charts of a run, its collapse warnings, the columns of evaluations and the names that
+an algorithm may not give its values are read from here. Units and meanings are in
+docs/reference/metrics.md. A metric is computed where its values are: paint.training.run_log,
+paint.evaluation.metrics, or the score of an algorithm. One without a record is logged all the same.
 """
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from functools import lru_cache
 from typing import Literal
 
@@ -22,34 +22,6 @@ Outside = Callable[[float, float], bool]
 # false alarm on the demo (docs/how-to/watch-a-run.md).
 WINDOW = 3
 """Last steps whose mean is compared with the first step."""
-
-
-def rose_by(margin: float) -> Outside:
-    return lambda last, first: last > first + margin
-
-
-def shrank_to(share: float) -> Outside:
-    return lambda last, first: last < share * first
-
-
-def grew_to(factor: float) -> Outside:
-    return lambda last, first: last > factor * first
-
-
-def grew_to_and_by(factor: float, margin: float) -> Outside:
-    return lambda last, first: last > factor * first and last > first + margin
-
-
-def at_least(bound: float) -> Outside:
-    return lambda last, first: last >= bound
-
-
-def at_most(bound: float) -> Outside:
-    return lambda last, first: last <= bound
-
-
-def below(bound: float) -> Outside:
-    return lambda last, first: last < bound
 
 
 def clip_misleads(first: Metrics, last: Metrics) -> bool:
@@ -135,8 +107,7 @@ CHARTS = {
     "source_reward": RunChart("Reward by source", "mean over a source's completions in the step"),
     "source_kl": RunChart("Distance from the teacher (KL) by source", "nats a token"),
     "length": RunChart(
-        "Length of completions",
-        "tokens; a fall or a rise of half and more tells a collapse",
+        "Length of completions", "tokens; a fall or a rise of half and more tells a collapse"
     ),
     "entropy": RunChart(
         "Entropy of student and teacher",
@@ -166,29 +137,25 @@ CHARTS = {
         "nats; of tokens whose target is mixed with the student, and of first tokens",
     ),
     "groups": RunChart(
-        "Groups without a gradient",
-        "share of groups whose completions have one reward",
-        "percent",
+        "Groups without a gradient", "share of groups whose completions have one reward", "percent"
     ),
     "drift": RunChart(
         "Drift from the base model", "KL(base \u2016 student) on fixed prompts, nats"
     ),
     "mismatch": RunChart(
-        "Engine against trainer",
-        "difference of log-probs in nats, mean and 99th percentile",
+        "Engine against trainer", "difference of log-probs in nats, mean and 99th percentile"
     ),
     "gradient": RunChart("Size of the gradient", "norm before it is limited"),
 }
 """The charts of a run's page, in its order."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Metric:
     """A metric by its name. Capitals in a name stand for any text, as in seconds_PHASE."""
 
     name: str
-    unit: str
-    meaning: str  # Markdown, for the reference
+    _: KW_ONLY
     of_run: bool = False  # the run computes it: an algorithm's value may not have the name
     line: str = ""  # in a step's line at level DEBUG
     short: str = ""  # in a step's short line
@@ -202,10 +169,7 @@ class Metric:
 METRICS = (
     # What an algorithm's score has
     Metric(
-        name="kl",
-        unit="nats",
-        meaning="the divergence without the clip, to the same target as the loss; never negative, "
-        "except for sampled_token",
+        "kl",
         line="KL to target {:.4f}",
         short="KL {:.4f}",
         group="learned",
@@ -215,7 +179,7 @@ METRICS = (
                 "kl",
                 # Equal views, as in a control that reads nothing, begin at 0: the factor alone
                 # would tell their noise from a rise.
-                grew_to_and_by(3.0, 0.05),
+                lambda last, first: last > 3.0 * first and last > first + 0.05,
                 "the student moves away from the teacher",
                 (OTHER_CLIP, LOWER_RATE),
                 is_lasting=True,
@@ -224,11 +188,7 @@ METRICS = (
         ),
     ),
     Metric(
-        name="frac_reward_zero_std",
-        unit="fraction",
-        meaning="grpo, and others that learn from differences of rewards: completions in groups "
-        "without reward variance, which have no gradient; so has a group of which one completion "
-        "is left",
+        "frac_reward_zero_std",
         line="groups of equal reward {:.0%}",
         short="equal rewards {:.0%}",
         group="learned",
@@ -236,7 +196,7 @@ METRICS = (
         warnings=(
             CollapseWarning(
                 "equal_rewards",
-                at_least(1.0),
+                lambda last, first: last >= 1.0,
                 "no reward differs from those of the same problem: nothing is learned from them",
                 (
                     Remedy("take problems of which some completions are right"),
@@ -248,11 +208,7 @@ METRICS = (
         ),
     ),
     Metric(
-        name="loss",
-        unit="nats",
-        meaning="the clipped divergence; pointwise, it may be negative "
-        "([what the clip does](../concepts/clip.md)); "
-        "grpo: the clipped surrogate, plus β times the KL; sft: −log p_S of the solution's tokens",
+        "loss",
         line="loss {:.4f}",
         short="loss {:.4f}",
         group="learned",
@@ -260,7 +216,7 @@ METRICS = (
         warnings=(
             CollapseWarning(
                 "negative_loss",
-                below(0.0),
+                lambda last, first: last < 0.0,
                 "the loss is below 0 while kl rises: the clip turns the student away from the "
                 "teacher",
                 (OTHER_CLIP, LOWER_RATE),
@@ -269,90 +225,43 @@ METRICS = (
             ),
         ),
     ),
+    Metric("selected_kl", charts=("some_kl",)),
+    Metric("first_kl", charts=("some_kl",)),
+    Metric("selected_frac"),
     Metric(
-        name="selected_kl",
-        unit="nats",
-        meaning="mean kl over the tokens that are interpolated",
-        charts=("some_kl",),
-    ),
-    Metric(
-        name="first_kl",
-        unit="nats",
-        meaning="kl of a completion's first token, mean over completions, whatever the reduction "
-        "and skip_tokens; far above kl where the two views' templates differ "
-        "([fidelity](../fidelity.md), D9)",
-        charts=("some_kl",),
-    ),
-    Metric(
-        name="selected_frac",
-        unit="fraction",
-        meaning="tokens that are interpolated",
-    ),
-    Metric(
-        name="clip_frac",
-        unit="fraction",
-        meaning="tokens that the clip reaches, with a clipped entry (pointwise) or above it "
-        "(huber, token); grpo: tokens whose ratio is clipped",
+        "clip_frac",
         line="clipped {:.1%} of tokens",
         charts=("clip",),
         warnings=(
             CollapseWarning(
                 "clipped",
-                rose_by(0.2),
+                lambda last, first: last > first + 0.2,
                 "the clip limits the gradient of many more tokens than at first",
                 (OTHER_CLIP, LOWER_RATE, Remedy("raise objective.clip")),
             ),
         ),
     ),
+    Metric("unclipped_mass", line="unclipped target mass {:.3f}", charts=("clip",)),
+    Metric("overlap", line="overlap with solution {:.2f}", charts=("overlap",)),
     Metric(
-        name="unclipped_mass",
-        unit="fraction",
-        meaning="P_A, the target's mass on unclipped entries; huber: the factor of a gradient",
-        line="unclipped target mass {:.3f}",
-        charts=("clip",),
-    ),
-    Metric(
-        name="overlap",
-        unit="fraction",
-        meaning="α, mean over completions",
-        line="overlap with solution {:.2f}",
-        charts=("overlap",),
-    ),
-    Metric(
-        name="overlap_without_answer",
-        unit="fraction",
-        meaning="the overlap over the anchors outside boxes, mean over completions; 0 where a "
-        "solution has no others; not used for training",
+        "overlap_without_answer",
         charts=("overlap",),
         warnings=(
             CollapseWarning(
-                "overlap", shrank_to(0.5), "completions hold fewer of the solution's steps"
+                "overlap",
+                lambda last, first: last < 0.5 * first,
+                "completions hold fewer of the solution's steps",
             ),
         ),
     ),
+    Metric("mask_ratio", line="solution hidden {:.0%}", charts=("mask_ratio",)),
+    Metric("turns", line="{:.1f} turns"),
     Metric(
-        name="mask_ratio",
-        unit="fraction",
-        meaning="ρ, mean over completions",
-        line="solution hidden {:.0%}",
-        charts=("mask_ratio",),
-    ),
-    Metric(
-        name="turns",
-        unit="number",
-        meaning="turns of the student in a conversation, mean over conversations "
-        "(`conversation.tools` and `conversation.environment` only)",
-        line="{:.1f} turns",
-    ),
-    Metric(
-        name="tool_calls",
-        unit="number",
-        meaning="calls of tools in a conversation, mean over conversations (where tools are "
-        "offered, as the next)",
+        "tool_calls",
         warnings=(
             CollapseWarning(
                 "no_tool_call",
-                at_most(0.0),
+                lambda last, first: last <= 0.0,
                 "no completion called a tool: the model cannot use what it is offered, or does not "
                 "need it",
                 (
@@ -364,233 +273,88 @@ METRICS = (
             ),
         ),
     ),
+    Metric("tool_errors"),
+    Metric("verified_peers"),
     Metric(
-        name="tool_errors",
-        unit="number",
-        meaning="of these, calls that failed or could not be read",
-    ),
-    Metric(
-        name="verified_peers",
-        unit="number",
-        meaning="right completions of the same problem in other rows of the step, mean over "
-        "completions; `context.source` `rollout` only",
-    ),
-    Metric(
-        name="student_entropy",
-        unit="nats",
-        meaning="H_S",
+        "student_entropy",
         charts=("entropy",),
         warnings=(
             CollapseWarning(
                 "entropy_low",
-                shrank_to(0.25),
+                lambda last, first: last < 0.25 * first,
                 "the student is sure of nearly every token, and explores no more",
                 (LOWER_RATE, Remedy("raise rollout.temperature")),
             ),
             CollapseWarning(
                 "entropy_high",
-                grew_to(2.0),
+                lambda last, first: last > 2.0 * first,
                 "the student becomes unsure: it overshoots the teacher, or the updates are too "
                 "large",
             ),
         ),
     ),
-    Metric(
-        name="teacher_entropy",
-        unit="nats",
-        meaning="H_T before interpolation",
-        charts=("entropy",),
-    ),
-    Metric(
-        name="teacher_gap",
-        unit="nats",
-        meaning="log-prob of a token of the teacher's own answer under the teacher, less that "
-        "under the student: what the context tells of it; variant `sft_teacher`",
-    ),
-    Metric(
-        name="loss_weight",
-        unit="–",
-        meaning="weight of a completion by its verdict: mean over completions; 0: no completion "
-        "had one, and nothing was updated; variant `on_correct`",
-    ),
-    Metric(
-        name="advantage",
-        unit="–",
-        meaning="grpo: mean over completions; 0 but for rounding",
-    ),
-    Metric(
-        name="grpo_loss",
-        unit="nats",
-        meaning="variant `rewarded`: GRPO's part of the loss, without its weight",
-    ),
-    Metric(
-        name="base_kl",
-        unit="nats",
-        meaning="grpo with a KL term: p_base / p − log (p_base / p) − 1; the base is the model "
-        "before training",
-    ),
+    Metric("teacher_entropy", charts=("entropy",)),
+    Metric("teacher_gap"),
+    Metric("loss_weight"),
+    Metric("advantage"),
+    Metric("grpo_loss"),
+    Metric("base_kl"),
     # What the run computes
+    Metric("sft_loss", of_run=True, line="solutions {:.4f}", charts=("loss",)),
+    Metric("sft_weight", of_run=True),
     Metric(
-        name="sft_loss",
-        unit="nats",
-        meaning="with `objective.sft_weight`: −log p_S of the reference solutions' tokens, which "
-        "the update has with the step's weight; `loss` is without it",
-        of_run=True,
-        line="solutions {:.4f}",
-        charts=("loss",),
-    ),
-    Metric(
-        name="sft_weight",
-        unit="–",
-        meaning="with `objective.sft_weight`: its value in this step; with 0 there is no sft_loss",
-        of_run=True,
-    ),
-    Metric(
-        name="drift",
-        unit="nats",
-        meaning="with `health.drift_path`: KL(base ‖ student) a token after the step's update, on "
-        "completions of fixed prompts that the base sampled once; the base is the model before "
-        "training",
+        "drift",
         of_run=True,
         line="drift {:.3f}",
         charts=("drift",),
         warnings=(
             CollapseWarning(
                 "drift",
-                rose_by(0.5),
+                lambda last, first: last > first + 0.5,
                 "the student leaves its base where nothing should change",
                 (LOWER_RATE, Remedy("take paint-anchored")),
             ),
         ),
     ),
+    Metric("reward", short="reward {:.3f}", group="right", charts=("reward",)),
     Metric(
-        name="reward",
-        unit="reward",
-        meaning="mean over completions that have one: of grpo, and of every grader other than math",
-        short="reward {:.3f}",
-        group="right",
-        charts=("reward",),
-    ),
-    Metric(
-        name="accuracy",
-        unit="fraction",
-        meaning="share of completions with reward 1 among those with a reward (math: whose last "
-        "boxed answer is right); for analysis, and GRPO's reward; never used by PAINT; absent with "
-        "`grading.grader` none",
+        "accuracy",
         of_run=True,
         line="answers correct {:.0%}",
         short="correct {:.0%}",
         group="right",
         charts=("accuracy",),
     ),
+    Metric("rewards/NAME/mean", of_run=True),
+    Metric("rewards/NAME/std", of_run=True),
+    Metric("sources/NAME/completions", of_run=True),
+    Metric("sources/NAME/accuracy", of_run=True, charts=("source_accuracy",)),
+    Metric("sources/NAME/reward", of_run=True, charts=("source_reward",)),
+    Metric("sources/NAME/kl", of_run=True, charts=("source_kl",)),
+    Metric("sources/NAME/loss", of_run=True),
+    Metric("grader_answers", of_run=True),
+    Metric("grader_calls", of_run=True, line="{:.0f} calls of the grader"),
+    Metric("grader_kept_answers", of_run=True),
+    Metric("grader_failed_calls/KIND", of_run=True),
+    Metric("grader_prompt_tokens", of_run=True),
+    Metric("grader_completion_tokens", of_run=True),
+    Metric("grader_seconds", of_run=True, line="which took {:.1f} s in all"),
     Metric(
-        name="rewards/NAME/mean",
-        unit="reward",
-        meaning="with several graders: mean of the rewards of each; `reward` is that of their "
-        "weighted sum",
-        of_run=True,
-    ),
-    Metric(
-        name="rewards/NAME/std",
-        unit="reward",
-        meaning="with several graders: sample standard deviation of the rewards of each",
-        of_run=True,
-    ),
-    Metric(
-        name="sources/NAME/completions",
-        unit="completions",
-        meaning="with several sources of problems: completions of each in the step",
-        of_run=True,
-    ),
-    Metric(
-        name="sources/NAME/accuracy",
-        unit="fraction",
-        meaning="with several sources: `accuracy` of the completions of each; missing in a step "
-        "without any",
-        of_run=True,
-        charts=("source_accuracy",),
-    ),
-    Metric(
-        name="sources/NAME/reward",
-        unit="reward",
-        meaning="with several sources: `reward` of the completions of each",
-        of_run=True,
-        charts=("source_reward",),
-    ),
-    Metric(
-        name="sources/NAME/kl",
-        unit="nats",
-        meaning="with several sources: `kl` of the completions of each",
-        of_run=True,
-        charts=("source_kl",),
-    ),
-    Metric(
-        name="sources/NAME/loss",
-        unit="nats",
-        meaning="with several sources: `loss` of the completions of each, as if they were the step",
-        of_run=True,
-    ),
-    Metric(
-        name="grader_answers",
-        unit="completions",
-        meaning="with a grader of your own: completions on which it did not fail, over all ranks",
-        of_run=True,
-    ),
-    Metric(
-        name="grader_calls",
-        unit="calls",
-        meaning="with a grader of your own: calls of it in the step, repeated ones included, over "
-        "all ranks",
-        of_run=True,
-        line="{:.0f} calls of the grader",
-    ),
-    Metric(
-        name="grader_kept_answers",
-        unit="completions",
-        meaning="those of grader_answers whose question had been answered (`grading.cache`)",
-        of_run=True,
-    ),
-    Metric(
-        name="grader_failed_calls/KIND",
-        unit="calls",
-        meaning="those that failed: `HTTP_429` and other statuses, `timed_out`, `no_connection`, "
-        "`malformed` (a ValueError, KeyError or IndexError), `without_a_reward`, or the error's "
-        "type",
-        of_run=True,
-    ),
-    Metric(
-        name="grader_prompt_tokens",
-        unit="tokens",
-        meaning="of prompts to an endpoint, as the grader reports them (`paint.report_usage`)",
-        of_run=True,
-    ),
-    Metric(
-        name="grader_completion_tokens",
-        unit="tokens",
-        meaning="of the endpoint's completions, as the grader reports them",
-        of_run=True,
-    ),
-    Metric(
-        name="grader_seconds",
-        unit="s",
-        meaning="with a grader of your own: the wall seconds of each call added up, over all ranks",
-        of_run=True,
-        line="which took {:.1f} s in all",
-    ),
-    Metric(
-        name="completion_tokens",
-        unit="tokens",
-        meaning="length of a completion, kept or not; sft: length of a solution",
+        "completion_tokens",
         of_run=True,
         line="{:.0f} tokens each",
         charts=("length",),
         column="tokens an answer",
         column_unit="tokens",
         warnings=(
-            CollapseWarning("longer", grew_to(2.0), "completions grow, often without an end"),
+            CollapseWarning(
+                "longer",
+                lambda last, first: last > 2.0 * first,
+                "completions grow, often without an end",
+            ),
             CollapseWarning(
                 "shorter",
-                shrank_to(0.5),
+                lambda last, first: last < 0.5 * first,
                 "completions skip steps: the teacher may need none, since it reads them in its "
                 "context",
                 (
@@ -600,42 +364,13 @@ METRICS = (
             ),
         ),
     ),
+    Metric("rationale_tokens", charts=("length",)),
+    Metric("rollout_tokens", of_run=True),
+    Metric("attempts", line="{:.1f} attempts"),
+    Metric("solved_frac"),
+    Metric("lenient_accuracy", column="lenient"),
     Metric(
-        name="rationale_tokens",
-        unit="tokens",
-        meaning="length of a rationale; with reason-first only",
-        charts=("length",),
-    ),
-    Metric(
-        name="rollout_tokens",
-        unit="tokens",
-        meaning="tokens that the step sampled from the student, over all ranks and attempts; "
-        "sft: 0",
-        of_run=True,
-    ),
-    Metric(
-        name="attempts",
-        unit="number",
-        meaning="how often a problem of the step was drawn, mean over problems "
-        "(`rollout.max_attempts` above 1 only, as the next)",
-        line="{:.1f} attempts",
-    ),
-    Metric(
-        name="solved_frac",
-        unit="fraction",
-        meaning="problems of which a completion is right after all attempts",
-    ),
-    Metric(
-        name="lenient_accuracy",
-        unit="fraction",
-        meaning="share of completions whose last boxed answer is right wherever it stands, also in "
-        "a thought (grader math)",
-        column="lenient",
-    ),
-    Metric(
-        name="truncated_frac",
-        unit="fraction",
-        meaning="completions truncated at `rollout.max_new_tokens`",
+        "truncated_frac",
         of_run=True,
         line="truncated {:.0%}",
         charts=("ends",),
@@ -643,13 +378,13 @@ METRICS = (
         warnings=(
             CollapseWarning(
                 "truncated",
-                rose_by(0.25),
+                lambda last, first: last > first + 0.25,
                 "completions no longer end before the limit",
                 (LOWER_RATE, LONGER),
             ),
             CollapseWarning(
                 "all_truncated",
-                at_least(0.9),
+                lambda last, first: last >= 0.9,
                 "nearly all completions are cut off at the limit, before their answer",
                 (LONGER, Remedy("ask for shorter answers in prompts.student")),
                 from_first=True,
@@ -657,23 +392,20 @@ METRICS = (
         ),
     ),
     Metric(
-        name="unboxed_frac",
-        unit="fraction",
-        meaning="completions without an answer that the grader reads: a box (math), a letter "
-        "(choice), code (code), an end of the thought (exact)",
+        "unboxed_frac",
         of_run=True,
         charts=("ends",),
         column="no answer",
         warnings=(
             CollapseWarning(
                 "no_answer",
-                rose_by(0.25),
+                lambda last, first: last > first + 0.25,
                 "completions no longer give an answer",
                 (LOWER_RATE, LONGER),
             ),
             CollapseWarning(
                 "all_unanswered",
-                at_least(0.9),
+                lambda last, first: last >= 0.9,
                 "nearly no completion gives an answer that the grader reads",
                 (
                     LONGER,
@@ -685,126 +417,33 @@ METRICS = (
         ),
     ),
     Metric(
-        name="repetitive_frac",
-        unit="fraction",
-        meaning="completions that repeat themselves at the end",
+        "repetitive_frac",
         of_run=True,
         charts=("ends",),
         column="looping",
         warnings=(
             CollapseWarning(
                 "repetition",
-                rose_by(0.1),
+                lambda last, first: last > first + 0.1,
                 "completions repeat themselves",
                 (LOWER_RATE, Remedy("train fewer steps")),
             ),
         ),
     ),
-    Metric(
-        name="grader_failures",
-        unit="completions",
-        meaning="completions on which the grader failed, which have no reward; every grader other"
-        " than math",
-        of_run=True,
-        column="grader failures",
-        column_unit="count",
-    ),
-    Metric(
-        name="kept_completions",
-        unit="completions",
-        meaning="where some completions only are learned from (variants `oasis`, `u_opsd`; "
-        "`context.source` `feedback`, those with feedback; algorithms that learn from "
-        "grades, those with a reward): their number, the step's effective batch; the loss"
-        " and the values of tokens and overlaps are means over these, and missing where "
-        "none is kept",
-        of_run=True,
-    ),
-    Metric(
-        name="logprob_mismatch_mean",
-        unit="nats",
-        meaning="|log p_engine − log p_trainer|, mean over the sampled tokens, bounded by "
-        "`rollout.max_logprob_mismatch`; off-policy: against the behavior policy, over "
-        "the tokens that are scored again; stored rollouts have none",
-        of_run=True,
-        charts=("mismatch",),
-    ),
-    Metric(
-        name="logprob_mismatch_p99",
-        unit="nats",
-        meaning="the 99th percentile of the same",
-        of_run=True,
-        charts=("mismatch",),
-    ),
-    Metric(
-        name="off_policy_kl",
-        unit="nats",
-        meaning="off-policy, and for stored rollouts with log-probs: mean of w − 1 − log w over "
-        "these tokens, w = p / p_behavior at temperature 1; over tokens drawn at "
-        "temperature 1 an estimate of KL(p_behavior ‖ p); never negative; above 0.05 the "
-        "run warns",
-        of_run=True,
-    ),
-    Metric(
-        name="off_policy_ess",
-        unit="fraction",
-        meaning="(Σ w)² / (n Σ w²): effective sample size as a share of the tokens, in (0, 1]",
-        of_run=True,
-    ),
-    Metric(
-        name="off_policy_max",
-        unit="–",
-        meaning="the largest w",
-        of_run=True,
-    ),
-    Metric(
-        name="seconds_PHASE",
-        unit="s",
-        meaning="wall time of a phase: rollout, context, rationale, reward, loss, update; sync, "
-        "in which the adapter is written for servers; off-policy with servers wait and "
-        "submit in place of sync and rollout; off-policy behavior, the scoring by the "
-        "behavior policy",
-        of_run=True,
-    ),
-    Metric(
-        name="tokens_per_second_rollout",
-        unit="1/s",
-        meaning="completion tokens of all ranks over that phase's time",
-        of_run=True,
-        line="rollout {:,.0f} tokens/s",
-    ),
-    Metric(
-        name="tokens_per_second_loss",
-        unit="1/s",
-        meaning="the same over the phase loss",
-        of_run=True,
-        line="loss {:,.0f} tokens/s",
-    ),
-    Metric(
-        name="gradient_norm",
-        unit="–",
-        meaning="norm over all ranks of the step's gradient before `train.max_grad_norm` scales "
-        "it down; grpo: of the last update",
-        of_run=True,
-        charts=("gradient",),
-    ),
-    Metric(
-        name="seconds_left",
-        unit="s",
-        meaning="estimated from the steps so far",
-        of_run=True,
-    ),
-    Metric(
-        name="learning_rate",
-        unit="–",
-        meaning="that of this step",
-        of_run=True,
-    ),
-    Metric(
-        name="step",
-        unit="–",
-        meaning="the step, from 1",
-        of_run=True,
-    ),
+    Metric("grader_failures", of_run=True, column="grader failures", column_unit="count"),
+    Metric("kept_completions", of_run=True),
+    Metric("logprob_mismatch_mean", of_run=True, charts=("mismatch",)),
+    Metric("logprob_mismatch_p99", of_run=True, charts=("mismatch",)),
+    Metric("off_policy_kl", of_run=True),
+    Metric("off_policy_ess", of_run=True),
+    Metric("off_policy_max", of_run=True),
+    Metric("seconds_PHASE", of_run=True),
+    Metric("tokens_per_second_rollout", of_run=True, line="rollout {:,.0f} tokens/s"),
+    Metric("tokens_per_second_loss", of_run=True, line="loss {:,.0f} tokens/s"),
+    Metric("gradient_norm", of_run=True, charts=("gradient",)),
+    Metric("seconds_left", of_run=True),
+    Metric("learning_rate", of_run=True),
+    Metric("step", of_run=True),
 )
 """All metrics that have a record, in the order of a step's line and of each chart."""
 
