@@ -18,7 +18,7 @@ from paint.core.demo_files import MODEL
 from paint.core.display import Display
 from paint.data.problems import Problem, read_problems
 from paint.lab.checkpoint_results import BASE
-from paint.lab.learning_rates import RateTrial, with_chosen_rates
+from paint.lab.learning_rates import RateTrial
 from paint.lab.runner import ExperimentRun
 from paint.objective.masking import mask_solution
 from paint.objective.messages import student_messages, teacher_messages
@@ -32,6 +32,7 @@ from problems import (
     with_wrong_ends,
     word_problems,
 )
+from rates import with_chosen_rates
 from run import (
     RATE_PROBLEMS,
     RATE_SEED,
@@ -138,7 +139,7 @@ def test_rate_of_smallest_kl_is_chosen_and_shared_with_controls(
         warnings = ("truncated",) if value == 0.1 and "opsd" in name else ()
         return RateTrial(run.name, rate, np.full(3, value), warnings=warnings)
 
-    monkeypatch.setattr("paint.lab.learning_rates.try_rate", try_rate)
+    monkeypatch.setattr("rates.try_rate", try_rate)
     for _ in range(2):  # the second call has every rate's KL
         search = rate_search(tmp_path / "validation-wrong-2.jsonl", tmp_path, cells)
         chosen = with_chosen_rates(cells, search, Display(enabled=False))
