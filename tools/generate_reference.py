@@ -28,7 +28,6 @@ from paint.cli.parser import command_options, description_of, parameter_helps
 from paint.commands import Command, function_names, parameters_of, plain_type
 from paint.commands.api import arguments
 from paint.config.context_sources import CONTROLS, FIELD, FUNCTION, SOURCES, ContextSource
-from paint.config.metric_records import METRICS
 from paint.config.other_names import OTHER_NAMES
 from paint.config.schema import Config, EvaluationConfig, GradingConfig
 from paint.core.extensions import OptionTable

@@ -51,7 +51,7 @@ from paint.lab.checkpoint_results import BASE as BASE_MODEL
 from paint.lab.checkpoint_results import read_results
 from paint.lab.comparison_report import publish
 from paint.lab.eval_protocols import EvalProtocol
-from paint.lab.learning_rates import RateSearch, with_chosen_rates
+from paint.lab.learning_rates import nearest, try_rate
 from paint.lab.plots import Layout
 from paint.lab.recipes import read_recipes
 from paint.lab.runner import ExperimentRun, run_experiment
@@ -518,10 +518,20 @@ def search_rate(factors: Sequence[float], options: Options, display: Display) ->
         path=rows_of("gsm8k", "validation", options),
         limit=2 if options.rehearse else 128,
     )
-    search = RateSearch(data, options.folder / "rates", factors=tuple(factors))
-    if options.rehearse:
-        search = replace(search, steps=1, samples=1)
-    return with_chosen_rates([cell], search, display)[0].config.train.learning_rate
+    steps, samples = (1, 1) if options.rehearse else (20, 2)
+    train = {"steps": steps, "seed": 100}  # of the comparison's seeds, none is this one
+    problems = read_problems(data, needs=cell.checked.needed_fields).problems
+    trials = []
+    for factor in factors:
+        rate = cell.config.train.learning_rate * factor
+        config = cell.config.changed("train", learning_rate=rate, **train)
+        config = config.changed("health", stop_on=())  # rates are judged after equal steps
+        run = ExperimentRun(f"paint-{rate:.1e}", config)
+        folder = options.folder / "rates" / run.name
+        trials.append(try_rate(run, rate, problems, samples, folder, display))
+    for trial in trials:
+        display.note(f"{trial.name}: KL {trial.mean_kl:.4f} nats a token {trial.course}")
+    return (nearest(trials) or trials[0]).rate
 
 
 def train_and_evaluate(

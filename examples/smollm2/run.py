@@ -48,13 +48,13 @@ from paint.data.benchmarks import load_benchmark
 from paint.lab.checkpoint_results import CheckpointResult
 from paint.lab.comparison_report import publish
 from paint.lab.eval_protocols import EvalProtocol
-from paint.lab.learning_rates import RateSearch, with_chosen_rates
 from paint.lab.plots import Layout
 from paint.lab.runner import ExperimentRun, run_experiment, train_run
 from paint.models.exports import export_merged
 from paint.models.policy import load_policy
 from paint.models.weights import trained_in
 from problems import HELD_OUT, WARM_UP, rows, views, with_wrong_ends, word_problems
+from rates import RateSearch, with_chosen_rates
 
 RECIPES = Path(__file__).parent / "recipes"
 

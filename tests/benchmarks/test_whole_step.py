@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from whole_step import Options, main, measure, summary
+from whole_step import Options, main, summary
 
 
 @pytest.mark.slow
@@ -18,12 +18,6 @@ def test_main_measures_the_steps_of_a_trainer_of_trl(tmp_path: Path) -> None:
         assert step["seconds"] > step["rollouts"] > 0
 
 
-def test_measure_of_a_contender_that_fails_or_takes_too_long_is_its_error(tmp_path: Path) -> None:
-    missing = measure("paint", str(tmp_path / "none"), Options(tiny=True, limit=0.01))
-    assert missing == {"steps": [], "error": "stopped after 0 s"}
-    assert summary(missing) == {"failed": "stopped after 0 s"}
-
-
 def test_summary_leaves_the_first_step_out_unless_it_is_the_only_one() -> None:
     steps = [
         {"seconds": seconds, "rollouts": seconds - 1, "peak_bytes": 2e9} for seconds in (9, 4, 2)
@@ -32,13 +26,3 @@ def test_summary_leaves_the_first_step_out_unless_it_is_the_only_one() -> None:
     assert summary({"steps": steps}) == whole
     cut = {"rollouts": 8, "update": 1, "seconds": 9, "first": 9, "steps": 1, "peak_GB": 2}
     assert summary({"steps": steps[:1], "error": "late"}) == cut | {"ended": "late"}
-
-
-def test_main_without_time_left_says_so(tmp_path: Path) -> None:
-    options = Options(only=("paint",), tiny=True, seconds=0, json=tmp_path / "a.json")
-    assert main(options)["paint"]["error"] == "no time was left"
-
-
-def test_contenders_are_found_by_name() -> None:
-    with pytest.raises(SystemExit, match="there is none of that name"):
-        main(Options(only=("mine",), tiny=True))

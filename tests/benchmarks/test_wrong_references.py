@@ -12,7 +12,6 @@ from wrong_references import (
     boxed_answer,
     corrupt_rows,
     parse_chain,
-    right_solution,
     step_texts,
 )
 
@@ -76,27 +75,6 @@ def assert_follows_its_rules(reference: str, chain: Chain, errors: list[int]) ->
 @pytest.mark.parametrize("chain", CHAINS[:20], ids=lambda chain: chain.problem)
 def test_parse_chain_returns_the_chain_of_the_problem(chain: Chain) -> None:
     assert parse_chain(chain.problem) == chain
-
-
-@pytest.mark.parametrize(
-    "problem",
-    [
-        "What is $2+2$?",
-        r"Start at $3$ and apply $+4, /2$ modulo $100$.",
-        r"Start at $3$ and apply $+4, +$ modulo $100$.",
-    ],
-)
-def test_parse_chain_refuses_what_is_no_problem_of_the_demo(problem: str) -> None:
-    with pytest.raises(ValueError, match="of the demo"):
-        parse_chain(problem)
-
-
-def test_right_solution_has_the_right_rules_and_answer() -> None:
-    for chain in CHAINS:
-        solution = right_solution(chain.problem)
-        assert visible_rules(solution) == {word: RULES[word] for word in chain.words}
-        assert boxed_answer(solution) == chain.answer(RULES)
-        assert_follows_its_rules(solution, chain, [])
 
 
 def test_end_has_errors_in_each_of_the_last_steps_and_their_answer() -> None:
@@ -209,9 +187,3 @@ def test_rows_changed_by_a_share_are_among_those_of_a_larger_one(kind: Kind) -> 
     for before, small, large in zip(ROWS, few, more, strict=True):
         assert small in (before, large)
     assert ROWS != few != more
-
-
-def test_corrupt_rows_refuses_a_reference_of_another_problem() -> None:
-    [row, other, *_] = ROWS
-    with pytest.raises(ValueError, match="another reference"):
-        corrupt_rows([{**row, "solution": other["solution"]}], Corruption())

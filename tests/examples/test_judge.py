@@ -158,15 +158,6 @@ def test_judge_score_on_its_scale_is_a_tenth_of_the_reward(
     assert (grade.reward, grade.reason) == (reward, f"{int(score)} of 10")
 
 
-@pytest.mark.parametrize(("remark", "feedback"), [("long " * 300_000, 300), (None, 0)])
-def test_judge_remark_is_cut(alone: Endpoint, remark: Any, feedback: int) -> None:
-    alone.rating["remark"] = remark
-    with find_grader(SPEC, table=alone.options) as grader:
-        [grade] = graded(grader, 1)
-    assert len(grade.feedback) == feedback
-    assert not grade.failed
-
-
 CHAT = [
     {"role": "user", "content": "My delivery is broken, order 1100."},
     {"role": "assistant", "content": "Which country?"},
@@ -195,13 +186,6 @@ def test_judge_reads_all_turns_of_a_chat_and_no_reference(alone: Endpoint, colum
 def validated(rows: list[dict[str, Any]]) -> list[Any]:
     converted = convert_rows(enumerate(rows, start=1), DataConfig(), Counter())
     return [problem for _, problem in validate_rows(converted, DataConfig(), needs={})]
-
-
-def test_judge_that_fails_does_not_name_its_address(alone: Endpoint) -> None:
-    alone.failures = 1_000
-    with find_grader(SPEC, timeout=0.1, table=alone.options) as grader:
-        [grade] = graded(grader, 1)
-    assert grade.reason == "HTTPStatusError: HTTP 503 Service Unavailable"
 
 
 def small(grading: dict[str, Any]) -> Any:

@@ -3,7 +3,6 @@
 import json
 import re
 from copy import copy
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +10,9 @@ import pytest
 from qwen.contexts import NUMBER, first_step, numbers_shifted, with_wrong_numbers
 from qwen.python_tool import in_blocks, python, use_of, written
 from qwen.run import (
-    PARTS,
     Options,
-    Part,
     Task,
-    cells_of,
-    names_of,
-    require_same,
     share,
-    train_and_evaluate,
     with_wrong_end,
     write_rows,
 )
@@ -30,7 +23,6 @@ from paint.config.schema import DataConfig
 from paint.core.display import Display
 from paint.core.storage import read_jsonl
 from paint.data.problems import read_problems
-from paint.lab.runner import ExperimentRun
 from tool_templates import tokenizer_with
 
 SOLUTION = "She sold 48/2 = 24 clips.\n48+24 = 72 in all.\nThe answer is \\boxed{72}."
@@ -47,16 +39,6 @@ def test_with_wrong_numbers_changes_the_last_share_alike() -> None:
     assert all(
         1 <= abs(float(a) - float(b)) <= 9 for a, b in zip(after[4:], before[4:], strict=True)
     )
-
-
-@pytest.mark.parametrize("text", ["no numbers", "", "0 and 3", "1,234.50 dollars"])
-def test_with_wrong_numbers_keeps_signs_and_decimals(text: str) -> None:
-    for key in map(str, range(20)):
-        wrong = with_wrong_numbers(text, key, share=1.0)
-        for old, new in zip(NUMBER.findall(text), NUMBER.findall(wrong), strict=True):
-            assert old != new
-            assert old.partition(".")[2] == new.partition(".")[2]
-        assert "-" not in wrong
 
 
 def test_context_functions_show_other_numbers_and_the_first_line() -> None:
@@ -108,67 +90,6 @@ def test_write_rows_splits_train_and_keeps_fields(options: Options) -> None:
     assert read_problems(data, needs={"tests": "code"}).problems[3].fields["tests"] == "1"
 
 
-def test_cells_of_gsm8k_have_methods_controls_and_the_papers_wording(options: Options) -> None:
-    cells = {cell.name: cell.config for cell in cells_of("gsm8k", "explain", options)}
-    assert list(cells) == [
-        "sft",
-        "grpo",
-        "opsd",
-        "paint-none",
-        "paint-other",
-        "paint-answer",
-        "opsd-without-clip",
-        "paint-other-without-clip",
-        "paint-without-clip-x3",
-        "paint-without-clip",
-        "opsd-bounded",
-        "opsd-bounded-x3",
-        "paint-other-bounded",
-        "paint-bounded-x3",
-        "paint-bounded",
-        "paint-as-worded-in-the-paper",
-        "paint",
-    ]
-    assert {config.train.steps for config in cells.values()} == {50}
-    assert cells["paint-as-worded-in-the-paper"].prompts.teacher == ""
-    assert "Explain" in cells["opsd"].prompts.teacher
-    assert cells["opsd"].context.mask_ratio_wrong == 0.0
-    unclipped = cells["paint"].changed("objective", clip_mode="none")
-    assert cells["paint-without-clip"] == unclipped
-    assert cells["opsd-without-clip"].context.mask_ratio_wrong == 0.0
-    assert cells["opsd-bounded-x3"] == cells["opsd"].changed("objective", clip_mode="huber")
-    assert cells["paint-other-bounded"].context.source == ("other",)
-    assert cells["paint-other"].context.source == ("other",)
-    assert "paint-as-worded-in-the-paper" not in {
-        cell.name for cell in cells_of("gsm8k", "paper", options)
-    }
-
-
-def test_train_and_evaluate_triples_the_rate_of_runs_named_so(
-    options: Options, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rates = {}
-
-    def run_experiment(cells: list[ExperimentRun], *_: Any) -> list[Any]:
-        rates[cells[0].name] = cells[0].config.train.learning_rate
-        return []
-
-    monkeypatch.setattr("qwen.run.run_experiment", run_experiment)
-    monkeypatch.setattr("qwen.run.exam_of", lambda *_: None)
-    given = replace(options, rate=1e-5, wording="explain")
-    for name in ("paint-without-clip", "paint-without-clip-x3", "sft"):
-        train_and_evaluate("gsm8k", name, 0, given, Display(enabled=False))
-    assert rates["paint-without-clip"] == 1e-5
-    assert rates["paint-without-clip-x3"] == pytest.approx(3e-5)
-    assert rates["sft"] == 1e-4  # its recipe's
-
-
-@pytest.mark.parametrize("part", PARTS)
-def test_names_of_a_part_are_those_of_its_cells(part: Part, options: Options) -> None:
-    names = [cell.name for cell in cells_of(part, "explain", options)]
-    assert sorted(names_of(part)) == sorted(names)
-
-
 def test_share_does_each_task_after_its_needs_and_goes_on_after_one_that_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -191,15 +112,6 @@ def test_share_does_each_task_after_its_needs_and_goes_on_after_one_that_fails(
     assert (tmp_path / "nor this.failed").read_text() == "never failed\n"
     share(tasks, tmp_path, Display(enabled=False))  # nothing is done again
     assert done == ["first", "last"]
-
-
-def test_require_same_refuses_a_folder_of_other_options(options: Options) -> None:
-    require_same(options)
-    require_same(replace(options, seeds=1, processes=4))  # these change no result
-    with pytest.raises(SystemExit, match="name another --folder"):
-        require_same(replace(options, steps=51))
-    with pytest.raises(SystemExit, match="name another --folder"):
-        require_same(replace(options, rate=1e-5))
 
 
 def test_python_tool_computes_lines_and_runs_nothing() -> None:

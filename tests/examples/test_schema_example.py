@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 from schema.geoquery import main as make_geoquery
-from schema.geoquery import renamed
 from schema.run import BASE, PROMPTED, Options, main
-from schema.sql_grader import grade, query_in
+from schema.sql_grader import grade
 
 from paint.config.schema import ConfigError, ModelConfig
 from paint.models.policy import load_policy
@@ -64,25 +63,6 @@ def test_sql_grader_compares_what_queries_return(
     grade_of = grade(completion, {"answer": "SELECT people FROM towns WHERE town = 'mesa'"})
     assert grade_of.reward == reward
     assert grade_of.metrics == {"runs": runs}
-
-
-@pytest.mark.parametrize(
-    ("text", "query"),
-    [
-        ("SELECT 1", "SELECT 1"),
-        (" SELECT 1; and more", "SELECT 1"),
-        ("The query:\n```sqlite\nSELECT 1\n```\nIt selects.", "SELECT 1"),
-        ("```\nSELECT 1", "SELECT 1"),
-    ],
-)
-def test_query_in_text_is_first_statement(text: str, query: str) -> None:
-    assert query_in(text) == query
-
-
-def test_renamed_query_keeps_quoted_text() -> None:
-    query = 'SELECT CITYalias0.CITY_NAME FROM CITY AS CITYalias0 WHERE STATE_NAME = "city"'
-    other = 'SELECT towns_0.town FROM towns AS towns_0 WHERE region = "city"'
-    assert renamed(query) == other
 
 
 def test_geoquery_leaves_out_questions_without_result(tmp_path: Path) -> None:

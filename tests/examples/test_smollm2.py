@@ -12,17 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conftest import DEMO
-from conversion import cut_as_trained
-from paint.config.recipe import differences, read_recipe
+from paint.config.recipe import read_recipe
 from paint.config.schema import Config
 from paint.core.demo_files import MODEL
 from paint.core.display import Display
 from paint.data.problems import Problem, read_problems
 from paint.lab.checkpoint_results import BASE
-from paint.lab.learning_rates import RateTrial, with_chosen_rates
+from paint.lab.learning_rates import RateTrial
 from paint.lab.runner import ExperimentRun
-from paint.models.policy import load_tokenizer
 from paint.objective.masking import mask_solution
 from paint.objective.messages import student_messages, teacher_messages
 from problems import (
@@ -35,6 +32,7 @@ from problems import (
     with_wrong_ends,
     word_problems,
 )
+from rates import with_chosen_rates
 from run import (
     RATE_PROBLEMS,
     RATE_SEED,
@@ -120,13 +118,6 @@ def test_with_wrong_ends_errs_in_last_steps_and_keeps_rule_and_answer(steps: int
         assert last[3] != row["answer"]
 
 
-def test_cut_as_trained_splits_digits_and_keeps_blanks() -> None:
-    tokenizer = load_tokenizer(DEMO.path)
-    cut_as_trained(tokenizer)
-    pieces = tokenizer.backend_tokenizer.pre_tokenizer.pre_tokenize_str("the  12 is\n\n3.4")
-    assert [piece for piece, _ in pieces] == ["the", "ĠĠ", "1", "2", "Ġis", "ĊĊ", "3", ".", "4"]
-
-
 def test_rate_of_smallest_kl_is_chosen_and_shared_with_controls(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -148,7 +139,7 @@ def test_rate_of_smallest_kl_is_chosen_and_shared_with_controls(
         warnings = ("truncated",) if value == 0.1 and "opsd" in name else ()
         return RateTrial(run.name, rate, np.full(3, value), warnings=warnings)
 
-    monkeypatch.setattr("paint.lab.learning_rates.try_rate", try_rate)
+    monkeypatch.setattr("rates.try_rate", try_rate)
     for _ in range(2):  # the second call has every rate's KL
         search = rate_search(tmp_path / "validation-wrong-2.jsonl", tmp_path, cells)
         chosen = with_chosen_rates(cells, search, Display(enabled=False))
@@ -192,21 +183,3 @@ def test_run_smollm2_from_rates_to_tables_repeats_without_work(
     assert len(list((tmp_path / "demo/rates").glob("*/kl.json"))) == 2
     monkeypatch.setattr("paint.lab.runner.train", None)
     assert run_smollm2(recipes, options) == results
-
-
-@pytest.mark.parametrize(
-    ("method", "other", "changed"),
-    [
-        ("paint", "paint-none", {"context.source"}),
-        ("paint", "paint-other", {"context.source"}),
-        ("paint", "paint-neighbour", {"context.source"}),
-        ("paint", "paint-hidden", {"context.mask_ratio_wrong", "context.mask_ratio_correct"}),
-        ("opsd", "opsd-none", {"context.source"}),
-        ("opsd", "opsd-other", {"context.source"}),
-    ],
-)
-def test_smollm2_recipes_differ_in_what_they_are_named_for(
-    method: str, other: str, changed: set[str]
-) -> None:
-    configs = [read_recipe(recipe_of(name)) for name in (method, other)]
-    assert {line.partition(":")[0] for line in differences(*configs)} == changed

@@ -8,23 +8,17 @@ from typing import get_args
 import pytest
 
 from demo_problems import (
-    LENGTHS,
     NEW_RULES,
     RULES,
     SLIPS,
-    VALUES,
     Chain,
     Step,
     apply,
-    boxed,
     is_held_out,
     random_chain,
     random_chains,
-    random_rules,
-    rule_text,
     visible_rules,
     visible_steps,
-    written,
 )
 from paint.objective.masking import MARKER, Placement, mask_solution
 
@@ -106,14 +100,6 @@ def test_reference_in_other_style_has_a_line_for_each_step_and_rule() -> None:
     ]
 
 
-def test_reference_that_begins_with_a_word_states_its_rule_first() -> None:
-    worked = Chain(99, (("+", "mib"), ("-", 2))).work({"mib": 8})
-    formula = "A mib is $8$. $99+8 \\equiv 7-2 \\equiv 5$.\nThe answer is $\\boxed{5}$."
-    lines = "A mib is $8$.\n$99+8 \\equiv 7$.\n$7-2 \\equiv 5$.\nThe result is $\\boxed{5}$."
-    assert written(worked, in_own_style=True) == formula
-    assert written(worked, in_own_style=False) == lines
-
-
 @pytest.mark.parametrize("rules", [RULES, NEW_RULES], ids=["rules", "new rules"])
 def test_references_are_right_under_their_rules(rules: dict[str, int]) -> None:
     for chain in random_chains(300, list(rules), seed=7, held_out=False):
@@ -125,63 +111,6 @@ def test_references_are_right_under_their_rules(rules: dict[str, int]) -> None:
         assert re.findall(r"boxed\{(\d+)\}", reference) == [str(results[-1])]
         assert chain.answer(rules) == str(results[-1])
         assert visible_steps(reference) == dict(zip(steps, results, strict=True))
-
-
-def test_reference_states_each_rule_once_where_its_word_is_first_used() -> None:
-    for chain in CHAINS:
-        reference = chain.reference(RULES)
-        operands = re.findall(r"(?:[+-]|\\times )(\w+)", chain.problem)
-        words = [operand for operand in operands if operand.isalpha()]
-        assert re.findall(r"A ([a-z]+) is", reference) == list(dict.fromkeys(words))
-        for word in words:
-            before, after = reference.split(f"A {word} is ${RULES[word]}$.")
-            assert before.count("equiv") == operands.index(word)
-            assert re.match(rf"\s\$\d+[+-]{RULES[word]} ", after)
-
-
-def test_rules_give_their_words_each_value_equally_often() -> None:
-    assert not set(RULES) & set(NEW_RULES)
-    for rules in (RULES, NEW_RULES):
-        assert Counter(rules.values()) == dict.fromkeys(VALUES, 2)
-    rng = random.Random(0)
-    drawn = Counter(random_rules(["zor"], rng)["zor"] for _ in range(4000))
-    assert set(drawn) == set(VALUES)
-    assert all(abs(count - 1000) < 100 for count in drawn.values())  # 3.6 standard deviations
-
-
-@pytest.mark.parametrize("rules", [RULES, NEW_RULES], ids=["rules", "new rules"])
-def test_random_chains_have_different_operations_with_the_given_words(
-    rules: dict[str, int],
-) -> None:
-    found: set[str] = set()
-    lengths = Counter[int]()
-    for chain in random_chains(500, list(rules), seed=3, held_out=False):
-        found |= set(chain.words)
-        lengths[len(chain.operations)] += 1
-        assert len(set(chain.operations)) == len(chain.operations)
-        assert 0 <= chain.start < 100
-        for sign, operand in chain.operations:
-            assert sign in ("+", "-", "*")
-            if isinstance(operand, int):
-                assert 2 <= operand <= (5 if sign == "*" else 12)
-    assert found == set(rules)
-    assert set(lengths) == set(range(LENGTHS[0], LENGTHS[1] + 1))
-
-
-def test_random_chains_have_no_word_one_or_two_in_fixed_shares() -> None:
-    rng = random.Random(1)
-    count = 4000
-    found = Counter(len(random_chain(rng, list(RULES)).words) for _ in range(count))
-    shares = {words: times / count for words, times in found.items()}
-    assert shares == pytest.approx({0: 0.3, 1: 0.3, 2: 0.4}, abs=0.03)
-
-
-def test_references_are_in_either_style_equally_often() -> None:
-    chains = random_chains(2000, list(RULES), seed=2, held_out=False)
-    own = sum("The answer is" in chain.reference(RULES) for chain in chains)
-    other = sum("The result is" in chain.reference(RULES) for chain in chains)
-    assert own + other == len(chains)
-    assert own / len(chains) == pytest.approx(0.5, abs=0.04)
 
 
 def test_held_out_chains_are_one_in_ten_and_none_to_train_on() -> None:
@@ -196,19 +125,6 @@ def test_held_out_chains_are_one_in_ten_and_none_to_train_on() -> None:
     rng = random.Random(4)
     drawn = [is_held_out(random_chain(rng, list(RULES))) for _ in range(4000)]
     assert sum(drawn) / len(drawn) == pytest.approx(0.1, abs=0.02)
-
-
-@pytest.mark.parametrize("style", ["own", "other"])
-def test_visible_steps_and_rules_are_those_complete_in_reference(style: str) -> None:
-    chain = chain_in(style)
-    found, results = recomputed(chain.problem, RULES)
-    steps = dict(zip(found, results, strict=True))
-    reference = chain.reference(RULES)
-    assert visible_steps(reference) == steps
-    assert visible_rules(reference) == {word: RULES[word] for word in ("zor", "pum")}
-    for text in (chain.problem, f"The answer is ${boxed(chain.answer(RULES))}$."):
-        assert visible_steps(text) == {}
-        assert visible_rules(text) == {}
 
 
 @pytest.mark.parametrize("style", ["own", "other"])
@@ -229,19 +145,6 @@ def test_nothing_but_complete_steps_and_rules_is_visible_where_a_part_is_hidden(
     assert parts["rules"] > 100
 
 
-@pytest.mark.parametrize("style", ["own", "other"])
-def test_all_complete_steps_and_rules_before_a_hidden_end_are_visible(style: str) -> None:
-    chain = chain_in(style)
-    reference = chain.reference(RULES)
-    for percent in range(2, 100):
-        masked = mask_solution(reference, percent / 100)
-        # A result is known to be complete by the sign behind it.
-        count = len(re.findall(r"\\equiv \d+(?=[$+-]|\\times)", masked))
-        assert list(visible_steps(masked)) == list(visible_steps(reference))[:count]
-        count = len(re.findall(r"is \$\d+\$", masked))
-        assert list(visible_rules(masked)) == ["zor", "pum"][:count]
-
-
 @pytest.mark.parametrize(
     ("text", "steps", "rules"),
     [
@@ -260,11 +163,6 @@ def test_numbers_cut_at_a_mask_are_not_read(
 ) -> None:
     assert visible_steps(text) == steps
     assert visible_rules(text) == rules
-
-
-def test_visible_rules_are_those_that_rule_text_states() -> None:
-    stated = " ".join(rule_text(word, value) for word, value in RULES.items())
-    assert visible_rules(stated) == RULES
 
 
 def test_work_copies_given_results_and_slips_in_others() -> None:

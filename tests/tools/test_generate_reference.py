@@ -3,7 +3,6 @@
 import pytest
 
 import generate_reference
-from reading_lines import ROW, with_lines
 
 
 def test_pages_match_generated_ones(
@@ -11,12 +10,3 @@ def test_pages_match_generated_ones(
 ) -> None:
     monkeypatch.setattr("sys.argv", ["generate_reference.py", "--check"])
     assert generate_reference.main() == 0, capsys.readouterr().out
-
-
-def test_with_lines_corrects_a_row() -> None:
-    page = generate_reference.READING.read_text()
-    assert len(ROW.findall(page)) >= 30
-    [row] = [line for line in page.splitlines() if "`paint_step`" in line]
-    wrong = row.replace("`paint_step` | ", "`paint_step` | 9")
-    assert wrong != row
-    assert with_lines(wrong) == row

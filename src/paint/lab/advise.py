@@ -34,7 +34,7 @@ from paint.config.context_sources import (
     ContextSource,
     context_source,
 )
-from paint.config.schema import ConfigError, ContextConfig
+from paint.config.schema import ContextConfig
 from paint.core.display import Display
 from paint.core.distributed import require_one_process
 from paint.data.contexts import Contexts, with_source
@@ -50,22 +50,19 @@ from paint.evaluation.frame import (
     select_rows,
     table_of,
     to_measurement,
-    to_terminal,
-    write_report,
 )
 from paint.evaluation.generate import base_as_rank1_adapter, with_date
-from paint.evaluation.intervals import (
-    SHARE,
-    Interval,
-    bootstrap,
-    compare_paired,
-    is_comparable,
-    mean_of_samples,
-    with_value,
-)
-from paint.evaluation.metrics import GradedSamples, are_shares
-from paint.evaluation.summary import SUMMARY
+from paint.evaluation.intervals import SHARE, Interval, with_value
+from paint.evaluation.metrics import GradedSamples
 from paint.grading.cost import Cost
+from paint.lab.answers import (
+    UNBOUNDED,
+    mean,
+    mean_reward,
+    publish,
+    reward_gain,
+    truncated_share,
+)
 from paint.lab.context_scores import (
     STUDENT,
     ContextScores,
@@ -86,7 +83,7 @@ RECIPE = "recipe"  # the context of the recipe itself
 DEFAULTS = ("solution", "other", "placebo", "none", "answer")  # the contexts where none are named
 TRAINING = "training problems"  # the benchmark of all rows
 
-# What is measured of the student, and how the table calls it.
+# The student's metrics, and their names in the table.
 STUDENT_METRICS = {
     "accuracy": "right",
     "rollout_reward": "mean reward, hundredths",
@@ -96,8 +93,8 @@ STUDENT_METRICS = {
     "agreed_wrong": "problems whose rollouts mostly agree on one wrong answer",
 }
 
-# With a smaller share of problems that tell, and fewer than so many, there is no advice; above the
-# other share, something is a risk.
+# There is no advice where fewer than this share and this number of problems have rollouts that
+# differ; above the other share, something is a risk.
 FEW, ENOUGH, MUCH = 0.1, 30, 0.3
 
 CONTROL_NAMES = {"other": "another row's context", "placebo": "a placebo"}
@@ -106,15 +103,13 @@ CONTROL_NAMES = {"other": "another row's context", "placebo": "a placebo"}
 # (docs/results/demo.md, "When to hide").
 LARGE_GAP = 0.1
 
-ANYWHERE = (-np.inf, np.inf)  # bounds of values without a range
-
-# What is measured of a context, with a value for each problem, and the bounds of these values.
+# The metrics of a context, with a value for each problem, and the bounds of these values.
 BOUNDS = {
-    "accuracy_gradient": ANYWHERE,
-    "kl": ANYWHERE,
+    "accuracy_gradient": UNBOUNDED,
+    "kl": UNBOUNDED,
     "unclipped_mass": SHARE,
     "masked": SHARE,
-    "entropy_gap_after_divergence": ANYWHERE,
+    "entropy_gap_after_divergence": UNBOUNDED,
     "answer_leakage": SHARE,
 }
 
@@ -133,12 +128,12 @@ CHARTS = [
     if metric in BOUNDS
 ]
 
-# What the scores with one context say, by name (BOUNDS): a value a problem. The entropy gap and the
-# leakage lack the problems without a rollout that diverges, or that boxes a wrong answer.
+# The metrics of one context by name, a value a problem. The entropy gap and the leakage lack the
+# problems without a rollout that diverges, or that boxes a wrong answer.
 ContextMetrics = Mapping[str, np.ndarray]
 
 Rewards = Float[np.ndarray, "p k"] | Bool[np.ndarray, "p k"]
-"""The reward or the verdict of each rollout; NaN without one."""
+"""The reward or the verdict of each rollout; NaN for a rollout without one."""
 
 
 def advise(
@@ -175,24 +170,32 @@ def advise(
     for context in contexts.values():  # an unknown field is refused before anything is sampled
         context.references(chosen[0], config.train.seed)
     # A folder belongs to all rows, since controls show others than the chosen ones.
-    its = {"problems_digest": problems_digest(trained_on), "stored": run.rollout.stored}
-    student = student_task(policy, run, chosen, samples, folder, **its)
-    with collect(policy, run, [student], folder, display, falls_back=falls_back) as [found]:
+    digest = problems_digest(trained_on)
+    task = student_task(
+        policy, run, chosen, samples, folder, problems_digest=digest, stored=run.rollout.stored
+    )
+    with collect(policy, run, [task], folder, display, falls_back=falls_back) as [student]:
         run = with_engine(run, folder)
-        answered = contexts if answers else _gap_contexts(run, found, contexts)
+        answered = contexts if answers else _gap_contexts(run, student, contexts)
         taught: dict[str, GradedSamples] = {}
         if answered:
-            taught = teacher_answers(policy, run, found, answered, folder / "answers", display)
-        scores = score(policy, run, found, contexts, display)
-        report = advice_report(folder, found, scores, taught, display)
-    cost = sum((graded.cost for graded in taught.values()), found.graded.cost)
+            taught = teacher_answers(policy, run, student, answered, folder / "answers", display)
+        scores = score(policy, run, student, contexts, display)
+        report = advice_report(student, scores, taught)
+    if not taught and student.graded.graded.any():
+        display.note(
+            "the teacher's own answers are not measured: they are sampled, unlike stored rollouts, "
+            "in single turns, unlike conversations"
+        )
+    publish(report, folder, display)
+    cost = sum((graded.cost for graded in taught.values()), student.graded.cost)
     if cost != Cost():
         display.note(f"all rollouts and answers: {cost.describe()}")
     return report
 
 
 def default_sources(recipe: ContextConfig, problems: Sequence[Problem]) -> list[str]:
-    """The contexts that are compared by default: those that the rows have, and controls."""
+    """Return the contexts that are compared by default: those of the rows, and controls."""
     record = recipe_source(recipe)
     if record.origin == "setting":
         return [record.control, record.placebo, "none"]
@@ -206,10 +209,10 @@ def default_sources(recipe: ContextConfig, problems: Sequence[Problem]) -> list[
 def context_options(
     recipe: ContextConfig, sources: Sequence[str], ratios: Sequence[float]
 ) -> dict[str, ContextConfig]:
-    """The recipe's context, then every source, at each ratio where it can be masked, by name.
+    """Return the recipe's context, then every source at each ratio if it can be masked, by name.
 
-    A name has the source and the masked share: "solution@0.5", "answer". The control of the
-    recipe's context is also masked as that is, under the name of its source alone: "other".
+    A name holds the source and the masked share: "solution@0.5", "answer". The control of the
+    recipe's context is also masked as the recipe's is, by the name of its source alone: "other".
     """
     options = {RECIPE: recipe}
     record = recipe_source(recipe)
@@ -226,18 +229,18 @@ def context_options(
 
 
 def recipe_source(recipe: ContextConfig) -> ContextSource:
-    """The record of the recipe's context; of several the first of which all rows have the same."""
+    """Return the record of the recipe's context; of several the first that all rows share."""
     records = list(map(context_source, recipe.source))
     return next((record for record in records if record.origin == "setting"), records[0])
 
 
 def _gap_contexts(
-    run: Resolved, found: GradedRollouts, contexts: Mapping[str, Contexts]
+    run: Resolved, student: GradedRollouts, contexts: Mapping[str, Contexts]
 ) -> dict[str, Contexts]:
-    """The recipe's context and its controls, where the teacher's answers can be measured."""
+    """Return the recipe's context and its controls; {} if no answers are sampled."""
     # The teacher's answers are sampled, in single turns, and compared by their grades.
     can_sample = not run.engine.is_stored and not run.config.conversation.is_on
-    if not can_sample or not found.graded.graded.any():
+    if not can_sample or not student.graded.graded.any():
         return {}
     recipe = recipe_source(run.config.context)
     names = (RECIPE, recipe.control, recipe.placebo)
@@ -245,7 +248,7 @@ def _gap_contexts(
 
 
 def metrics_of(scores: Sequence[Mapping[str, Any]], rewards: Rewards) -> dict[str, np.ndarray]:
-    """Reduce the scores with one context to one value a problem (ContextMetrics)."""
+    """Reduce the scores under one context to one value a problem."""
     table = pd.DataFrame(scores)
     derivatives = table["directional_derivative"].to_numpy()
     metrics = {"accuracy_gradient": accuracy_gradients(derivatives, rewards)}
@@ -264,101 +267,69 @@ def metrics_of(scores: Sequence[Mapping[str, Any]], rewards: Rewards) -> dict[st
 def accuracy_gradients(
     derivatives: Float[np.ndarray, "..."], rewards: Rewards
 ) -> Float[np.ndarray, " p"]:
-    """dJ/da of each problem, from the directional derivative and the reward of each rollout.
+    """Return dJ/da of each problem, from the derivative and the reward of each rollout.
 
     Rollouts without a reward (NaN) are left out; with fewer than two others the gradient is 0.
     """
     gradients = []
-    for of_problem, slopes in zip(rewards, derivatives.reshape(rewards.shape), strict=True):
-        known = ~np.isnan(of_problem)
-        k, graded = int(known.sum()), of_problem[known]
+    for row, slopes in zip(rewards, derivatives.reshape(rewards.shape), strict=True):
+        has_reward = ~np.isnan(row)
+        k, graded = int(has_reward.sum()), row[has_reward]
         if k < 2:
             gradients.append(0.0)
             continue
         # The other rollouts of the problem are the baseline, so that the estimate has no bias.
         # r less the mean of the k − 1 others is (r less the mean of all) · k / (k − 1).
         advantage = (graded - graded.mean()) * k / (k - 1)
-        gradients.append(float((advantage * slopes[known]).mean()))
+        gradients.append(float((advantage * slopes[has_reward]).mean()))
     return np.array(gradients)
 
 
-def mean(values: np.ndarray, bounds: tuple[float, float] = ANYWHERE) -> Interval:
-    """The mean over problems with its 95 % interval."""
-    # Shares of 0 and 1 occur; other values have no bound that they could reach.
-    return bootstrap([values], bounds=bounds, reached=bounds == SHARE)
-
-
 def advice_report(
-    folder: Path,
-    found: GradedRollouts,
-    scores: ContextScores,
-    answers: Mapping[str, GradedSamples],
-    display: Display,
+    student: GradedRollouts, scores: ContextScores, answers: Mapping[str, GradedSamples]
 ) -> Report:
-    """Print the tables and the advice, and write them."""
-    graded, rewards = found.graded, found.graded.scores
-    student = student_metrics(graded)
+    """Return the rows, tables and advice."""
+    graded, rewards = student.graded, student.graded.scores
+    metrics = student_metrics(graded)
     contexts = {name: metrics_of(rows, rewards) for name, rows in scores.items()}
     rows: list[Measurement] = []
-    for name, interval in student.items():
+    for name, interval in metrics.items():
         rows += to_measurement(STUDENT, TRAINING, name, interval, len(rewards))
-    for name, metrics in contexts.items():
-        rows += context_rows(name, metrics, control_of(name, contexts))
+    for name, values in contexts.items():
+        rows += context_rows(name, values, control_of(name, contexts))
     rows += answer_rows(graded, answers)
     tables = [_student_table(rows, *rewards.shape), _context_table(rows, contexts)]
     if answers:
         tables.insert(0, _answer_table(rows, rewards.shape[1]))
-    if not answers and graded.graded.any():
-        display.note(
-            "the teacher's own answers are not measured: they are sampled, unlike stored rollouts, "
-            "in single turns, unlike conversations"
-        )
     if graded.graded.any():
-        has_solutions = all(row.problem.solution for row in found.rollouts)
+        has_solutions = all(row.problem.solution for row in student.rollouts)
         lines = gap_lines(graded, answers)
-        lines += advise_on(student, contexts, has_solutions=has_solutions)
+        lines += advise_on(metrics, contexts, has_solutions=has_solutions)
     else:
         lines = [
             "no advice: the rollouts are not graded, since the rows have no answers; name a grader "
             "that needs none (--grading.grader module:function)"
         ]
-    made = Report(rows, tables, CHARTS, lines)
-    write_report(folder, SUMMARY, made, ConfigError)
-    to_terminal(tables, display.console)
-    text = "\n".join(f"- {line}" for line in made.lines)
-    display.note(
-        f"{text}\nwritten to {folder}: {SUMMARY}.json, {SUMMARY}.md; page: `paint show {folder}`"
-    )
-    return made
+    return Report(rows, tables, CHARTS, lines)
 
 
 def student_metrics(graded: GradedSamples) -> dict[str, Interval]:
-    """What is measured of the student (STUDENT_METRICS)."""
-    rewards = graded.scores
-    # A context has a gradient only of these; with rewards of 0 and 1, they are right and wrong.
-    differ = np.array([len(np.unique(with_value(row))) > 1 for row in rewards], float)
-    level, tells = ("accuracy", "both") if graded.has_verdicts else ("rollout_reward", "differ")
-    values = {
-        level: with_value(mean_of_samples(rewards)),
-        tells: differ,
-        "truncated": graded.truncated.mean(axis=1),
-        "agreed_wrong": agreed_wrong(graded),
-    }
-    bounds = {level: reward_bounds(rewards)}
-    return {
-        name: mean(column, bounds.get(name, SHARE))
-        for name, column in values.items()
-        if len(column)
-    }
-
-
-def reward_bounds(rewards: Rewards) -> tuple[float, float]:
-    """The bounds of a mean of rewards: none if some are beyond 0 and 1."""
-    return SHARE if are_shares(rewards) else ANYWHERE
+    """Return the student's metrics (STUDENT_METRICS)."""
+    level, differing = ("accuracy", "both")
+    if not graded.has_verdicts:
+        level, differing = ("rollout_reward", "differ")
+    reward = mean_reward(graded.scores)
+    metrics = {} if reward is None else {level: reward}
+    # Only these problems have a gradient; with rewards of 0 and 1, some are right and some wrong.
+    differ = np.array([len(np.unique(with_value(row))) > 1 for row in graded.scores], float)
+    metrics[differing] = mean(differ, SHARE)
+    metrics["truncated"] = truncated_share(graded)
+    metrics["agreed_wrong"] = mean(agreed_wrong(graded), SHARE)
+    return metrics
 
 
 def agreed_wrong(graded: GradedSamples) -> Float[np.ndarray, " p"]:
-    """1 for problems of which more than half of the rollouts agree on one wrong answer, or 0."""
+    """Return 1 for problems of which over half of the rollouts agree on one wrong answer, or 0."""
     if graded.votes is None:
         return np.zeros(len(graded.correct))
     # More than half: then no other answer has as many votes. That for a right answer is 0.
@@ -371,7 +342,7 @@ def agreed_wrong(graded: GradedSamples) -> Float[np.ndarray, " p"]:
 def context_rows(
     name: str, metrics: ContextMetrics, control: ContextMetrics | None
 ) -> list[Measurement]:
-    """The rows of a context."""
+    """Return the rows of a context."""
     rows: list[Measurement] = []
     for metric, bounds in BOUNDS.items():
         values = metrics[metric]
@@ -384,37 +355,49 @@ def context_rows(
     return rows
 
 
+def answer_gains(
+    name: str, student: GradedSamples, answers: Mapping[str, GradedSamples]
+) -> dict[str, Interval]:
+    """Return the teacher's mean reward under a context less the student's and the controls'."""
+    others = {
+        STUDENT: student,
+        "other": control_of(name, answers),
+        "placebo": placebo_of(name, answers),
+    }
+    gains = {}
+    for against, other in others.items():
+        gain = None if other is None else reward_gain(answers[name], other)
+        if gain is not None:
+            gains[against] = gain
+    return gains
+
+
 def answer_rows(student: GradedSamples, answers: Mapping[str, GradedSamples]) -> list[Measurement]:
-    """The rows of the teacher's own answers, and of the student's if there are any."""
-    rows: list[Measurement] = []
+    """Return the rows of the student's and the teacher's answers; [] if the latter are missing."""
     if not answers:
-        return rows
+        return []
     metric = "avg_at_k" if student.has_verdicts else "reward"
-    for name, own in {STUDENT: student, **answers}.items():
-        n = len(own.correct)
-        truncated = mean(own.truncated.mean(axis=1), SHARE)
-        values = with_value(mean_of_samples(own.scores))
-        level = mean(values, reward_bounds(own.scores)) if len(values) else None
-        rows += to_measurement(name, TRAINING, metric, level, n)
-        rows += to_measurement(name, TRAINING, "truncated_frac", truncated, n)
+    rows: list[Measurement] = []
+    for name, graded in {STUDENT: student, **answers}.items():
+        n = len(graded.correct)
+        rows += to_measurement(name, TRAINING, metric, mean_reward(graded.scores), n)
+        rows += to_measurement(name, TRAINING, "truncated_frac", truncated_share(graded), n)
         if name in answers:
-            compared = {STUDENT: student, "other": control_of(name, answers)}
-            compared["placebo"] = placebo_of(name, answers)
-            for against, other in compared.items():
-                gain = gain_of(own, other) if other is not None else None
+            for against, gain in answer_gains(name, student, answers).items():
                 rows += to_measurement(name, TRAINING, metric, gain, n, against=against)
     return rows
 
 
 def gap_lines(student: GradedSamples, answers: Mapping[str, GradedSamples]) -> list[str]:
-    """Whether the teacher answers better than the student with the recipe's context, and why.
+    """Return whether the teacher answers better with the recipe's context than the student.
 
     Empty where the answers were not sampled, or their rewards are not compared.
     """
-    gain = gain_of(answers[RECIPE], student) if RECIPE in answers else None
-    if gain is None:
+    gains = answer_gains(RECIPE, student, answers) if RECIPE in answers else {}
+    if STUDENT not in gains:
         return []
-    points, truncated = gain.points(sign=True), mean(answers[RECIPE].truncated.mean(axis=1), SHARE)
+    gain, truncated = gains[STUDENT], truncated_share(answers[RECIPE])
+    points = gain.points(sign=True)
     if gain.low <= 0:
         which = "answers worse than" if gain.high < 0 else "is not seen to answer better than"
         first = "change the wording (prompts.teacher) or the context before any training"
@@ -433,13 +416,11 @@ def gap_lines(student: GradedSamples, answers: Mapping[str, GradedSamples]) -> l
         f"there is something to learn: with the recipe's context the teacher answers {points} "
         f"points better than the student, on the same problems"
     ]
-    for control in ("other", "placebo"):
-        without = control_of(RECIPE, answers) if control == "other" else placebo_of(RECIPE, answers)
-        less = gain_of(answers[RECIPE], without) if without is not None else None
-        if less is not None and less.low <= 0:
+    for control, description in CONTROL_NAMES.items():
+        if control in gains and gains[control].low <= 0:
             lines.append(
-                f"the content is not what helps: with {CONTROL_NAMES[control]} the teacher answers "
-                f"as well, {less.points(sign=True)} points"
+                f"the content is not what helps: with {description} the teacher answers as well, "
+                f"{gains[control].points(sign=True)} points"
             )
     return lines
 
@@ -450,7 +431,7 @@ def advise_on(
     *,
     has_solutions: bool = False,
 ) -> list[str]:
-    """The advice and its reasons, or "no advice" with what is missing."""
+    """Return the advice and its reasons, or "no advice" with what is missing."""
     lines = _student_lines(student, has_solutions=has_solutions)
     tell = student["both"] if "both" in student else student["differ"]
     problems = len(contexts[RECIPE]["accuracy_gradient"])
@@ -496,7 +477,7 @@ def advise_on(
 
 
 def _student_lines(student: Mapping[str, Interval], *, has_solutions: bool) -> list[str]:
-    """What to change before contexts are compared: too short answers, SFT first, wrong answers."""
+    """Return what to change before contexts are compared."""
     truncated, agreed = student["truncated"], student["agreed_wrong"]
     accuracy = student.get("accuracy")  # none of a grader that gives numbers
     lines = []
@@ -520,7 +501,7 @@ def _student_lines(student: Mapping[str, Interval], *, has_solutions: bool) -> l
 
 
 def _content_lines(chosen: str, gradients: Mapping[str, np.ndarray]) -> list[str]:
-    """How much of a context's gradient another row's context or a placebo has."""
+    """Return how much of a context's gradient another row's context or a placebo has."""
     others = [name for name in gradients if source_of(name) in OF_ANOTHER_ROW | PLACEBOS]
     if not others:
         return []
@@ -534,55 +515,50 @@ def _content_lines(chosen: str, gradients: Mapping[str, np.ndarray]) -> list[str
 
 
 def _risk_lines(metrics: ContextMetrics) -> list[str]:
-    means = {}
-    for metric, bounds in BOUNDS.items():
-        if len(metrics[metric]):
-            means[metric] = mean(metrics[metric], bounds)
     lines = []
-    clip = means["unclipped_mass"]
+    clip = mean(metrics["unclipped_mass"], SHARE)
     if clip.high < 1 - MUCH:
         lines.append(
             f"the clip leaves {clip.points()} % of the target: raise objective.clip, or set "
             f"objective.clip_mode huber, the default, or none"
         )
-    gap = means.get("entropy_gap_after_divergence")
-    if gap is not None and gap.low > LARGE_GAP:
+    gaps = metrics["entropy_gap_after_divergence"]
+    if len(gaps) and mean(gaps).low > LARGE_GAP:
         lines.append(
             f"after diverging from the solution the teacher is less sure than the student by "
-            f"{gap.mean:.2f} nats a token, which the accuracy gradient does not see: mask more, "
+            f"{gaps.mean():.2f} nats a token, which the accuracy gradient does not see: mask more, "
             f"or interpolate (objective.interpolation_weight 0.5, objective.top_fraction 0.3)"
         )
-    leakage = means.get("answer_leakage")
-    if leakage is not None and leakage.low > MUCH:
+    leakage = metrics["answer_leakage"]
+    if len(leakage) and mean(leakage, SHARE).low > MUCH:
         lines.append(
             f"after wrong work the teacher writes the right answer with probability "
-            f"{100 * leakage.mean:.0f} %: it copies; mask the answer (a larger ratio)"
+            f"{100 * leakage.mean():.0f} %: it copies; mask the answer (a larger ratio)"
         )
     return lines
 
 
 def source_of(name: str) -> str:
-    """The source in the name of a context."""
     return name.partition("@")[0]
 
 
-def control_of(name: str, found: Mapping[str, T]) -> T | None:
-    """What was found with another row's context, masked as this one; None for itself."""
+def control_of(name: str, by_context: Mapping[str, T]) -> T | None:
+    """Return the value of another row's context, masked as this one; None for itself."""
     if name == RECIPE:
         # Masked as the recipe's is the control whose name has no ratio (context_options).
-        return next((found[control] for control in found if control in OF_ANOTHER_ROW), None)
+        return next((by_context[other] for other in by_context if other in OF_ANOTHER_ROW), None)
     source = context_source(source_of(name))
     if source.is_control:
         return None
     _, at, ratio = name.partition("@")
-    return found.get(f"{source.control}{at}{ratio}")
+    return by_context.get(f"{source.control}{at}{ratio}")
 
 
-def placebo_of(name: str, found: Mapping[str, T]) -> T | None:
-    """What was found with a placebo; None for a control."""
+def placebo_of(name: str, by_context: Mapping[str, T]) -> T | None:
+    """Return the value of a placebo; None for a control."""
     if name != RECIPE and context_source(source_of(name)).is_control:
         return None
-    return next((found[placebo] for placebo in found if placebo in PLACEBOS), None)
+    return next((by_context[other] for other in by_context if other in PLACEBOS), None)
 
 
 def _flags(name: str) -> str:
@@ -618,33 +594,24 @@ def _context_table(rows: Sequence[Measurement], contexts: Mapping[str, ContextMe
 
 
 def _answer_table(rows: Sequence[Measurement], samples: int) -> Table:
-    columns: dict[str, tuple[str, Unit]] = {
+    levels: dict[str, tuple[str, Unit]] = {
         "avg_at_k": (f"Avg@{samples}", "%"),
-        f"avg_at_k less {STUDENT}": ("less the student's", "points"),
-        "avg_at_k less other": ("less another row's", "points"),
-        "avg_at_k less placebo": ("less a placebo's", "points"),
         "reward": ("mean reward, hundredths", "hundredths"),
-        f"reward less {STUDENT}": ("less the student's", "points"),
-        "reward less other": ("less another row's", "points"),
-        "reward less placebo": ("less a placebo's", "points"),
-        "truncated_frac": ("truncated", "%"),
     }
-    found = select_rows(rows, against=...)
-    used = {(row.metric, row.against) for row in found if row.mean}
+    columns: dict[str, tuple[str, Unit]] = {}
+    for metric, level in levels.items():
+        columns[metric] = level
+        columns[f"{metric} less {STUDENT}"] = ("less the student's", "points")
+        columns[f"{metric} less other"] = ("less another row's", "points")
+        columns[f"{metric} less placebo"] = ("less a placebo's", "points")
+    columns["truncated_frac"] = ("truncated", "%")
+    with_differences = select_rows(rows, against=...)
+    # A column of zeros alone is left out.
+    used = {(row.metric, row.against) for row in with_differences if row.mean}
     return table_of(
-        [row for row in found if (row.metric, row.against) in used],
-        f"The gap: the student's and the teacher's own answers, in %{interval_note(found)}",
+        [row for row in with_differences if (row.metric, row.against) in used],
+        f"The gap: the student's and the teacher's own answers, in %"
+        f"{interval_note(with_differences)}",
         columns,
         column_of=lambda row: f"{row.metric} less {row.against}" if row.against else row.metric,
     )
-
-
-def gain_of(own: GradedSamples, other: GradedSamples) -> Interval | None:
-    """The mean reward of some answers less that of others to the same problems.
-
-    None without any, and of rewards beyond 0 and 1, which are not compared.
-    """
-    before, after = other.scores, own.scores
-    if not (is_comparable(before, after) and are_shares(before) and are_shares(after)):
-        return None
-    return compare_paired([before], [after]).difference

@@ -38,8 +38,7 @@ from paint.evaluation.frame import Chart, Measurement, Report, Unit
 from paint.evaluation.generate import with_date
 from paint.evaluation.intervals import Interval, bootstrap, mean_of_samples, with_value
 from paint.evaluation.metrics import GradedSamples, avg_at_k
-from paint.evaluation.summary import SUMMARY
-from paint.lab.advise import gain_of, reward_bounds
+from paint.lab.answers import mean_reward, publish, reward_gain
 from paint.lab.context_scores import divergence_sums, sample_student, teacher_answers
 from paint.lab.runner import ExperimentRun, refuse_other_settings, require_steps, train_run
 from paint.objective.divergences import REVERSE_KL
@@ -114,10 +113,8 @@ def bake(
     sums, tokens = divergence_sums(policy, run, baked, REVERSE_KL, display)
     kls[BAKED] = _mean(sums.sum(axis=1) / tokens.sum(axis=1))
     report = bake_report(answers, kls, config.rollout.max_new_tokens, run.rollout.temperature)
-    frame.write_report(folder, SUMMARY, report, ConfigError)
-    frame.to_terminal(report.tables, display.console)
-    written = f"written to {folder}: {SUMMARY}.json, {SUMMARY}.md"
-    display.note(f"{written}; `paint export {place} FOLDER` writes the adapter")
+    publish(report, folder, display)
+    display.note(f"`paint export {place} FOLDER` writes the adapter")
     return report
 
 
@@ -215,16 +212,14 @@ def _score_rows(
         return frame.to_measurement(
             name, HELD_OUT, "follows", avg_at_k(view.verdicts), len(view.correct)
         )
-    rewards = {"reward": view.scores}
-    rewards |= {f"rewards/{part}": values for part, values in view.parts.items()}
     rows: list[Measurement] = []
-    for metric, table in rewards.items():
-        values = with_value(mean_of_samples(table))
-        if len(values):
-            level = bootstrap([values], bounds=reward_bounds(table))
-            rows += frame.to_measurement(name, HELD_OUT, metric, level, len(values))
+    tables = {"reward": view.scores}
+    tables |= {f"rewards/{part}": rewards for part, rewards in view.parts.items()}
+    for metric, rewards in tables.items():
+        n = len(with_value(mean_of_samples(rewards)))
+        rows += frame.to_measurement(name, HELD_OUT, metric, mean_reward(rewards), n)
     if view is not plain:
-        less = gain_of(view, plain)
+        less = reward_gain(view, plain)
         rows += frame.to_measurement(name, HELD_OUT, "reward", less, against=PLAIN)
     return rows
 

@@ -13,8 +13,7 @@ samples of the held-out rows. On the demo this lost less than the best validatio
 
 import json
 import math
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import quote
@@ -30,11 +29,10 @@ from paint.config.run_folder import (
     step_of,
 )
 from paint.config.schema import ConfigError, DataConfig, ValidationConfig
-from paint.core import storage
 from paint.core.display import Display
 from paint.core.distributed import require_one_process
 from paint.core.errors import NonFiniteError, format_value, wrap_errors
-from paint.core.storage import FolderInUse, lock_folder, write_atomic
+from paint.core.storage import write_atomic
 from paint.data.problems import Problem, batch_indices, read_problems
 from paint.evaluation.frame import (
     Chart,
@@ -45,16 +43,13 @@ from paint.evaluation.frame import (
     interval_note,
     select_rows,
     to_measurement,
-    to_terminal,
-    write_report,
 )
 from paint.evaluation.generate import with_date
-from paint.evaluation.intervals import SHARE, Interval, bootstrap, mean_of_samples, with_value
+from paint.evaluation.intervals import Interval, bootstrap
 from paint.evaluation.metrics import GradedSamples
-from paint.evaluation.summary import SUMMARY
 from paint.grading.cost import Cost
 from paint.inference.adapter_sync_check import LogprobMismatchError
-from paint.lab.advise import gain_of, mean, reward_bounds
+from paint.lab.answers import mean, mean_reward, publish, reward_gain, truncated_share
 from paint.lab.context_scores import kl_by_problem, load_student
 from paint.lab.runner import ExperimentRun, refuse_other_settings, train_run
 from paint.lab.sweep import value_text
@@ -88,7 +83,7 @@ teacher and student predict alike."""
 
 @dataclass(frozen=True)
 class RateTrial:
-    """What a short training with a rate made of the student, on the held-out problems.
+    """A student after a short training with a rate, measured on the held-out problems.
 
     Attributes:
         name: the rate as text; BEFORE for the base model.
@@ -107,8 +102,13 @@ class RateTrial:
 
     @property
     def collapsed(self) -> bool:
-        """True if the rate cannot be taken."""
+        """Whether the rate cannot be taken."""
         return self.kl is None or bool(LEFT_TEACHER & set(self.warnings))
+
+    @property
+    def mean_kl(self) -> float:
+        """Nats a token; infinite without a student."""
+        return math.inf if self.kl is None else float(self.kl.mean())
 
     @property
     def course(self) -> str:
@@ -144,7 +144,10 @@ def advise_rates(
     warmup = min(config.train.warmup_steps, steps // 2)
     config = config.changed("train", steps=steps, epochs=None, warmup_steps=warmup)
     config = config.changed("train", checkpoint_every=steps)
-    runs = {rate: _with_rate(ExperimentRun(value_text(rate), config), rate) for rate in rates}
+    runs = {}
+    for rate in rates:
+        rated = config.changed("train", learning_rate=rate)
+        runs[rate] = ExperimentRun(value_text(rate), rated)
     missing = [run for run in runs.values() if not _is_trained(run, folder)]
     if missing:
         completions = len(missing) * steps * config.train.batch_size
@@ -163,17 +166,12 @@ def advise_rates(
     if cost != Cost():
         display.note(f"all answers: {cost.describe()}")
     report = rates_report(trials, steps, recipe)
-    write_report(folder, SUMMARY, report, ConfigError)
-    to_terminal(report.tables, display.console)
-    text = "\n".join(f"- {line}" for line in report.lines)
-    display.note(
-        f"{text}\nwritten to {folder}: {SUMMARY}.json, {SUMMARY}.md; page: `paint show {folder}`"
-    )
+    publish(report, folder, display)
     return report
 
 
 def rates_of(rates: bool | Sequence[float], own: float) -> list[float]:
-    """The rates that are tried, ascending: by default the ladder's and the recipe's own.
+    """Return the rates to try, ascending: by default the ladder's and the recipe's own.
 
     Raises ConfigError unless they are distinct numbers above 0.
     """
@@ -262,13 +260,13 @@ def try_rate(
 
 
 def nearest(trials: Sequence[RateTrial]) -> RateTrial | None:
-    """The trial whose student is nearest to its teacher, the smaller rate of equals."""
+    """Return the trial whose student is nearest to its teacher, the smaller rate of equals."""
     usable = [trial for trial in trials if trial.rate and not trial.collapsed]
-    return min(usable, key=lambda trial: (_mean_kl(trial), trial.rate), default=None)
+    return min(usable, key=lambda trial: (trial.mean_kl, trial.rate), default=None)
 
 
 def rates_report(trials: Sequence[RateTrial], steps: int, recipe: str) -> Report:
-    """The table of the trials, of which the first is the base model, and the rate to take."""
+    """Return the table of the trials, the base model first, and the rate to take."""
     before = trials[0]
     rows: list[Measurement] = []
     for trial in trials:
@@ -300,48 +298,41 @@ def rates_report(trials: Sequence[RateTrial], steps: int, recipe: str) -> Report
 
 
 def _trial_rows(trial: RateTrial, before: RateTrial) -> list[Measurement]:
-    if trial.kl is None or trial.graded is None:
-        return []
-    n, less = len(trial.kl), less_before(trial, before)
-    rows = to_measurement(trial.name, HELD_OUT, "kl", _kl_interval(trial), n)
-    if trial is not before:
-        rows += to_measurement(trial.name, HELD_OUT, "kl", less, n, against=BEFORE)
     graded = trial.graded
-    values = with_value(mean_of_samples(graded.scores))
+    if trial.kl is None or graded is None:
+        return []
+    name, n = trial.name, len(trial.kl)
     metric = "accuracy" if graded.has_verdicts else "rollout_reward"
-    if len(values):
-        level = mean(values, reward_bounds(graded.scores))
-        rows += to_measurement(trial.name, HELD_OUT, metric, level, n)
-    if trial is not before and before.graded is not None:
-        gain = gain_of(graded, before.graded)
-        rows += to_measurement(trial.name, HELD_OUT, metric, gain, n, against=BEFORE)
-    truncated = mean(graded.truncated.mean(axis=1), SHARE)
-    return rows + to_measurement(trial.name, HELD_OUT, "truncated", truncated, n)
+    # A KL has no upper bound.
+    kl = bootstrap([trial.kl], bounds=(0, math.inf))
+    rows = to_measurement(name, HELD_OUT, "kl", kl, n)
+    rows += to_measurement(name, HELD_OUT, metric, mean_reward(graded.scores), n)
+    if trial is not before:
+        kl_gain, gain = kl_less_before(trial, before), _gain(trial, before)
+        rows += to_measurement(name, HELD_OUT, "kl", kl_gain, n, against=BEFORE)
+        rows += to_measurement(name, HELD_OUT, metric, gain, n, against=BEFORE)
+    return rows + to_measurement(name, HELD_OUT, "truncated", truncated_share(graded), n)
 
 
-def less_before(trial: RateTrial, before: RateTrial) -> Interval:
-    """The KL of a trial less that of the base model, problem by problem."""
+def kl_less_before(trial: RateTrial, before: RateTrial) -> Interval:
+    """Return the KL of a trial less that of the base model, problem by problem."""
     assert trial.kl is not None
     assert before.kl is not None
     return mean(trial.kl - before.kl)
 
 
-def _kl_interval(trial: RateTrial) -> Interval:
-    # A KL has no upper bound.
-    assert trial.kl is not None
-    return bootstrap([trial.kl], bounds=(0, math.inf))
-
-
-def _mean_kl(trial: RateTrial) -> float:
-    return math.inf if trial.kl is None else float(trial.kl.mean())
+def _gain(trial: RateTrial, before: RateTrial) -> Interval | None:
+    if trial.graded is None or before.graded is None:
+        return None
+    return reward_gain(trial.graded, before.graded)
 
 
 def rate_lines(trials: Sequence[RateTrial], recipe: str) -> list[str]:
-    """The rate to take and the command, or that there is none."""
+    """Return the rate to take and the command, or that there is none."""
     before, chosen = trials[0], nearest(trials)
     if chosen is None:
         return ["none: the student of every rate collapsed; try smaller ones (--rates)"]
-    less = less_before(chosen, before)
+    less = kl_less_before(chosen, before)
     form = "+.3g"
     if not less.high < 0:
         line = (
@@ -366,9 +357,7 @@ def rate_lines(trials: Sequence[RateTrial], recipe: str) -> list[str]:
             alike.append(trial.name)
     if alike:
         lines.append(f"not told apart from it by so many problems: {', '.join(alike)}")
-    gain = None
-    if chosen.graded is not None and before.graded is not None:
-        gain = gain_of(chosen.graded, before.graded)
+    gain = _gain(chosen, before)
     if gain is not None and gain.high < 0:
         lines.append(
             f"but its answers are rewarded less, by {gain.points(sign=True)} points: look at what "
@@ -377,113 +366,3 @@ def rate_lines(trials: Sequence[RateTrial], recipe: str) -> list[str]:
     if chosen is trials[-1]:
         lines.append("it is the largest rate that was tried: try larger ones, too (--rates)")
     return lines
-
-
-@dataclass(frozen=True)
-class RateSearch:
-    """What learning rates are tried, and what judges them.
-
-    Attributes:
-        data: the validation problems; the teacher reads their references.
-        folder: of the runs and their KL.
-        factors: rates as multiples of a recipe's own, each above 0.
-        steps: the most steps of a run, at least 1.
-        samples: rollouts of each validation problem, at least 1.
-        seed: of the runs; results have other ones.
-    """
-
-    data: DataConfig
-    folder: Path
-    factors: tuple[float, ...] = (1 / 3, 1, 3)
-    steps: int = STEPS
-    samples: int = 2
-    seed: int = 100
-
-
-def with_chosen_rates(
-    cells: Sequence[ExperimentRun], search: RateSearch, display: Display
-) -> list[ExperimentRun]:
-    """The cells with the learning rates whose students come closest to their teacher.
-
-    Controls reuse the rate of their method, which is tried even if the method is not among the
-    cells. Methods without a teacher, and teachers that read feedback, keep their recipe's. Several
-    processes share the work; what one of them has done is not done again.
-
-    If the students of all rates collapsed, the smallest is taken, with a warning.
-    """
-    tried: dict[str, dict[float, ExperimentRun]] = {}
-    for cell in cells:
-        if _is_searched(cell):
-            tried[_method(cell)] = _candidates(cell, search)
-
-    kl: dict[str, float | None] = {}  # None of a student that collapsed
-    for waiting in (None, display.note):  # first the rates that no other process tries
-        for by_rate in tried.values():
-            for rate, run in by_rate.items():
-                place = search.folder / run.name
-                place.mkdir(parents=True, exist_ok=True)
-                with suppress(FolderInUse), lock_folder(place, waiting=waiting):
-                    if not (place / "kl.json").exists():
-                        trial = _try_on(run, rate, search, place, display)
-                        found = None if trial.collapsed else _mean_kl(trial)
-                        storage.write_json(place / "kl.json", {"kl": found})
-                    kl[run.name] = storage.read_json(place / "kl.json", "delete it")["kl"]
-    chosen = {}
-    for method, by_rate in tried.items():
-        found_kl = {rate: kl[run.name] for rate, run in by_rate.items()}
-        chosen[method] = _smallest(found_kl, method, display)
-    display.note("\n".join(f"{name}: KL {_kl_text(value)}" for name, value in kl.items()))
-    return [
-        _with_rate(cell, chosen.get(_method(cell), cell.config.train.learning_rate))
-        for cell in cells
-    ]
-
-
-def _try_on(
-    run: ExperimentRun, rate: float, search: RateSearch, folder: Path, display: Display
-) -> RateTrial:
-    problems = read_problems(search.data, needs=run.checked.needed_fields).problems
-    return try_rate(run, rate, problems, search.samples, folder, display)
-
-
-def _smallest(kl: Mapping[float, float | None], method: str, display: Display) -> float:
-    usable = [(value, rate) for rate, value in kl.items() if value is not None]
-    if not usable:
-        display.warn(f"{method}: the students of all learning rates collapsed; try smaller ones")
-        return min(kl)
-    return min(usable)[1]
-
-
-def _kl_text(value: float | None) -> str:
-    return "of a student that collapsed" if value is None else f"{value:.4f} nats a token"
-
-
-def _is_searched(cell: ExperimentRun) -> bool:
-    """Whether a rate is chosen: there is a teacher, and what it reads is known beforehand."""
-    return cell.checked.algorithm.needs_context and not cell.checked.feedback
-
-
-def _candidates(cell: ExperimentRun, search: RateSearch) -> dict[float, ExperimentRun]:
-    """Short runs of the cell's method, which shows solutions, by learning rate."""
-    config = cell.config
-    steps = min(search.steps, config.train.steps)
-    method = replace(
-        config,
-        context=replace(config.context, source=("solution",)),
-        train=replace(config.train, steps=steps, seed=search.seed),
-        health=replace(config.health, stop_on=()),  # rates are judged after equal steps
-    )
-    candidates = {}
-    for factor in search.factors:
-        rate = config.train.learning_rate * factor
-        run = ExperimentRun(f"{_method(cell)}-{rate:.1e}", method)
-        candidates[rate] = _with_rate(run, rate)
-    return candidates
-
-
-def _method(cell: ExperimentRun) -> str:
-    return cell.name.removesuffix(f"-{cell.config.context.source[0]}")
-
-
-def _with_rate(cell: ExperimentRun, rate: float) -> ExperimentRun:
-    return replace(cell, config=cell.config.changed("train", learning_rate=rate))
