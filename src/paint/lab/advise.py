@@ -59,7 +59,7 @@ from paint.lab.answers import (
     UNBOUNDED,
     mean,
     mean_reward,
-    publish,
+    publish_report,
     reward_gain,
     truncated_share,
 )
@@ -187,7 +187,7 @@ def advise(
             "the teacher's own answers are not measured: they are sampled, unlike stored rollouts, "
             "in single turns, unlike conversations"
         )
-    publish(report, folder, display)
+    publish_report(report, folder, display)
     cost = sum((graded.cost for graded in taught.values()), student.graded.cost)
     if cost != Cost():
         display.note(f"all rollouts and answers: {cost.describe()}")

@@ -53,7 +53,7 @@ def reward_gain(graded: GradedSamples, other: GradedSamples) -> Interval | None:
     return compare_paired([before], [after]).difference
 
 
-def publish(report: Report, folder: Path, display: Display) -> None:
+def publish_report(report: Report, folder: Path, display: Display) -> None:
     """Print a report, and write it to summary.json and summary.md."""
     write_report(folder, SUMMARY, report, ConfigError)
     to_terminal(report.tables, display.console)

@@ -38,7 +38,7 @@ from paint.evaluation.frame import Chart, Measurement, Report, Unit
 from paint.evaluation.generate import with_date
 from paint.evaluation.intervals import Interval, bootstrap, mean_of_samples, with_value
 from paint.evaluation.metrics import GradedSamples, avg_at_k
-from paint.lab.answers import mean_reward, publish, reward_gain
+from paint.lab.answers import mean_reward, publish_report, reward_gain
 from paint.lab.context_scores import divergence_sums, sample_student, teacher_answers
 from paint.lab.runner import ExperimentRun, refuse_other_settings, require_steps, train_run
 from paint.objective.divergences import REVERSE_KL
@@ -113,7 +113,7 @@ def bake(
     sums, tokens = divergence_sums(policy, run, baked, REVERSE_KL, display)
     kls[BAKED] = _mean(sums.sum(axis=1) / tokens.sum(axis=1))
     report = bake_report(answers, kls, config.rollout.max_new_tokens, run.rollout.temperature)
-    publish(report, folder, display)
+    publish_report(report, folder, display)
     display.note(f"`paint export {place} FOLDER` writes the adapter")
     return report
 

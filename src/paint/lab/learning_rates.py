@@ -49,7 +49,7 @@ from paint.evaluation.intervals import Interval, bootstrap
 from paint.evaluation.metrics import GradedSamples
 from paint.grading.cost import Cost
 from paint.inference.adapter_sync_check import LogprobMismatchError
-from paint.lab.answers import mean, mean_reward, publish, reward_gain, truncated_share
+from paint.lab.answers import mean, mean_reward, publish_report, reward_gain, truncated_share
 from paint.lab.context_scores import kl_by_problem, load_student
 from paint.lab.runner import ExperimentRun, refuse_other_settings, train_run
 from paint.lab.sweep import value_text
@@ -166,7 +166,7 @@ def advise_rates(
     if cost != Cost():
         display.note(f"all answers: {cost.describe()}")
     report = rates_report(trials, steps, recipe)
-    publish(report, folder, display)
+    publish_report(report, folder, display)
     return report
 
 
