@@ -40,21 +40,6 @@ def test_rollout_secret_is_refused_without_repeating_it(setting: dict[str, objec
     assert "environment" in str(error.value)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "--gpu-memory-utilization 0.3 --max-num-batched-tokens 2048 --tokenizer-mode slow",
-        "--ssl-keyfile /etc/key.pem --ssl-certfile cert.pem",
-    ],
-)
-def test_rollout_server_args_without_secret_are_accepted(text: str) -> None:
-    assert RolloutConfig(server_args=text).server_args == text
-
-
-def test_address_of_a_server_may_be_ipv6() -> None:
-    assert RolloutConfig(urls=("http://[fe80::1]:8000",)).urls == ("http://[fe80::1]:8000",)
-
-
 def test_foreign_server_gets_key_from_environment(
     policy: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

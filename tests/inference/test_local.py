@@ -19,8 +19,7 @@ from transformers import GenerationConfig, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from conftest import DEMO
-from paint.core import display
-from paint.core.display import Clock, Display
+from paint.core.display import Display
 from paint.data.problems import Problem
 from paint.inference.decoders import Decoder
 from paint.inference.engine import EngineError, Sampling
@@ -364,28 +363,6 @@ def test_distribution_top_k_p_is_as_defined(dtype: torch.dtype, top_k: int, top_
     expected = plain_distribution(logits.to(dtype), sampling)
     assert ((probs > 0) == (expected > 0)).all()
     torch.testing.assert_close(probs / probs.sum(-1, keepdim=True), expected, rtol=1e-9, atol=0)
-
-
-def test_generate_shows_progress_before_first_completion(
-    policy: Policy,
-    problems: list[Problem],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.setattr(display, "SAY_SECONDS", 0.0)
-    shown = Display()
-    engine = LocalEngine(policy, batch_size=2, display=shown)
-    sampling = dataclasses.replace(SHORT, max_new_tokens=3)
-    with Clock(shown)("rollout"):
-        engine.generate(prompts_of(policy, problems, 2), sampling, range(2))
-    lines = capsys.readouterr().out.splitlines()
-    counts = [line.rpartition(",")[0] for line in lines]
-    assert counts == [f"rollout, {tokens} tokens" for tokens in (2, 4, 6)]
-
-    with shown.counting("base, mine", total=2) as count:
-        shown.writing(0, 40)
-        assert count.line().startswith("base, mine: 0/2, ")
-        assert "tok/s, none yet after 0 s" in count.line()
 
 
 @given(

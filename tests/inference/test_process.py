@@ -11,19 +11,13 @@ from pathlib import Path
 import pytest
 
 from paint.config.recipe import find_recipe, read_recipe
-from paint.config.schema import Config, RolloutConfig
-from paint.core.display import Display
-from paint.inference.engine import EngineError
-from paint.inference.vllm.client import VllmServer
-from paint.inference.vllm.pool import VllmEngine
+from paint.config.schema import Config
 from paint.inference.vllm.process import (
     OwnedProcess,
-    free_port,
     inherited_environment,
     server_command,
     server_environment,
 )
-from paint.models.policy import Policy
 from paint.resolve.plan import ServerFlags
 from processes import alive, until
 
@@ -80,36 +74,6 @@ def test_owned_server_ends_with_server_or_trainer(tmp_path: Path, end: str, mann
         owner.wait()
     assert not alive(parent)
     assert not alive(worker)
-
-
-DIES = [sys.executable, "-c", "print('CUDA out of memory'); raise SystemExit(1)"]
-
-
-@pytest.mark.parametrize(
-    ("command", "message"),
-    [
-        (["no-such-vllm", "serve"], r"status 127; (?s:.*)no-such-vllm cannot be started"),
-        (DIES, r"status 1; .*server.log ends with\n(?s:.*)CUDA out of memory"),
-    ],
-    ids=["no command", "dies"],
-)
-def test_owned_server_failed_start_shows_log_tail(
-    policy: Policy, tmp_path: Path, command: list[str], message: str
-) -> None:
-    process = OwnedProcess(command, os.environ, tmp_path / "server.log")
-    served = VllmServer(f"http://127.0.0.1:{free_port()}", timeout=5.0, process=process)
-    engine = VllmEngine(policy, [served], tmp_path, Display(), RolloutConfig(engine="vllm"))
-    with pytest.raises(EngineError, match=f"ended before it was ready, with {message}"):
-        engine.connect()
-    engine.close()
-
-
-def test_server_process_tail_is_sanitized_and_bounded(tmp_path: Path) -> None:
-    process = OwnedProcess(["vllm"], {}, tmp_path / "log")
-    assert process.tail() == "(No such file or directory)"
-    process.log.write_bytes(b"x" * 10**6 + b"\n\x1b[31mred\x1b[0m\x07 \xff end\n\n")
-    assert process.tail(1) == "red\\x07 \ufffd end"
-    assert len(process.tail()) < 20_100
 
 
 def test_server_command_has_model_adapter_and_user_arguments() -> None:

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from paint.config.recipe import from_table
-from paint.config.schema import Config, ConfigError, RolloutConfig
+from paint.config.schema import Config, ConfigError
 from paint.inference.engine import Engine
-from paint.resolve.check import check_config, check_engine, check_training, enable_servers
-from paint.resolve.engines import ENGINES, engine_of, engine_type, server_engine
+from paint.resolve.check import check_config, enable_servers
+from paint.resolve.engines import ENGINES, engine_type, server_engine
 
 SHOUT = "extensions.shout_engine:ShoutEngine"
 
@@ -19,28 +19,6 @@ def test_engine_type_properties_equal_those_of_class(name: str) -> None:
     engine = kind.load()
     assert Engine in engine.__mro__
     assert engine.is_remote == kind.is_remote
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("a b:C", r'must be one of auto, .*, got "a b:C"$'),
-        ("no_such.module:C", r"no_such\.module cannot be imported: .*PYTHONPATH$"),
-        ("extensions.shout_engine:Whisper", r"extensions\.shout_engine has no Whisper$"),
-        ("filelock:FileLock", r"has no is_remote; see "),
-    ],
-)
-def test_engine_type_unknown_name_is_refused(name: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=f"^rollout.engine .*{message}"):
-        engine_of(RolloutConfig(engine=name))
-
-
-def test_rollout_config_servers_with_local_engine_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r'^rollout.urls must be empty .*"local"'):
-        check_engine(RolloutConfig(engine="local", urls=("http://node1:8000",)))
-    with pytest.raises(ConfigError, match=r"^rollout.server_gpus must be empty "):
-        check_engine(RolloutConfig(engine="local", server_gpus=("0",)))
-    assert check_engine(RolloutConfig(urls=("http://node1:8000",))).is_remote
 
 
 def configured(**sections: Any) -> Config:
@@ -54,10 +32,3 @@ def test_server_engine_of_outside_engine_is_itself() -> None:
     with pytest.raises(ConfigError, match=r"generates in the training process .*--split"):
         server_engine(SHOUT)
     assert [server_engine(name) for name in ("local", "vllm")] == ["vllm", "vllm"]
-
-
-def test_require_trainable_full_tuning_needs_in_process_engine() -> None:
-    full = {"train_mode": "full", "dtype": "float32"}
-    check_training(configured(model=full, rollout={"engine": SHOUT}))
-    with pytest.raises(ConfigError, match=r'rollout\.engine must be "local" with model\.train'):
-        check_training(configured(model=full, rollout={"engine": "vllm"}))

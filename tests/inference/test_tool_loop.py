@@ -293,11 +293,7 @@ def test_conversation_is_told_of_the_tools_that_its_row_names(
     [
         (["subtract"], '"subtract"', BOTH),
         ([SCHEMA], '"sub"', BOTH[:1]),
-        ([SCHEMA], '"sub"', ()),
         ("sub", '"sub"', BOTH),
-        (7, "7", BOTH),
-        ([{"type": "function"}], '""', BOTH),
-        ([["sub"]], r"\['sub'\]", BOTH),
     ],
 )
 def test_row_with_unknown_tools_is_refused_with_file_and_row(
@@ -338,15 +334,6 @@ def test_policy_warns_of_a_mark_of_calls_that_its_head_cannot_tell_from_others()
     assert replace(policy, tools=()).call_warning == ""
 
 
-def test_with_tools_template_without_tools_is_refused() -> None:
-    policy = load_policy(DEMO, seed=0)
-    policy.tokenizer.chat_template = (
-        "{% for message in messages %}{{ message.role + message.content }}{% endfor %}"
-    )
-    with pytest.raises(PolicyError, match="tools"):
-        with_tools(policy, replace(ConversationConfig(), tools=(spec_of(add),)))
-
-
 class Says:
     """An environment that begins or answers with the messages of its class."""
 
@@ -372,18 +359,12 @@ STRICT = HERMES.replace(
 )
 REFUSED: dict[str, Any] = {
     "role": user(role="wizard"),
-    "empty role": user(role=""),
-    "calls that are a text": user(role="assistant", tool_calls="add"),
-    "calls that are a number": user(role="assistant", tool_calls=5),
     "calls of texts": user(role="assistant", tool_calls=["add"]),
-    "call with a wrong function": user(role="assistant", tool_calls=[{"function": 5}]),
     "call with wrong arguments": user(
         role="assistant", tool_calls=[{"function": {"name": "add", "arguments": "x"}}]
     ),
     "value that is no JSON": user(further=object()),
-    "value that is too long": user(further="x" * 50_000_000),
     "text that is too long": "x" * 50_000_000,
-    "too many": user() * 200_000,
 }
 
 

@@ -6,7 +6,6 @@ are stood in for.
 """
 
 import re
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -64,19 +63,6 @@ def large(size: str) -> Policy:
         base = Qwen3ForCausalLM(config).to(torch.bfloat16)
         model = add_adapter(base, cfg.ModelConfig(path="large"), seed=0)
     return Policy(model, load_tokenizer("demo"), base.get_output_embeddings(), False, True)
-
-
-def test_teacher_view_takes_less_than_two_milliseconds() -> None:
-    policy = large("1.7B")
-    teacher = open_teacher(policy, cfg.TeacherConfig())
-    assert len(policy.adapted) == 28 * 7
-    seconds = []
-    for _ in range(10):
-        start = time.process_time()
-        with teacher.view():
-            pass
-        seconds.append(time.process_time() - start)
-    assert min(seconds) < 0.002
 
 
 class Kernels(TorchDispatchMode):

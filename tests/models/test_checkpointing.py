@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 
 from conftest import DEMO
 from paint.models.layers import checkpoint_layers
-from paint.models.policy import PolicyError, load_policy
+from paint.models.policy import load_policy
 from paint.resolve.structure import dropout_rates
 from tiny_models import save_tiny, tiny_config, tiny_model
 
@@ -68,11 +68,3 @@ def test_load_policy_with_dropout_keeps_states_and_gradients(family: str, tmp_pa
     assert len(found[0]) == len(found[1]) > 10
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(other, one, rtol=1e-6, atol=1e-9)
-
-
-def test_load_policy_without_layers_to_checkpoint_is_refused(tmp_path: Path) -> None:
-    path = save_tiny(tiny_config("ctrl"), tmp_path)
-    config = replace(DEMO, path=path, lora_targets=("Wq",))
-    load_policy(config, seed=0)
-    with pytest.raises(PolicyError, match=r"CTRLLMHeadModel has no layers .* checkpoint"):
-        load_policy(replace(config, gradient_checkpointing=True), seed=0)

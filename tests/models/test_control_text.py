@@ -1,9 +1,5 @@
 """Control text in rows and rationales never reaches a prompt."""
 
-import json
-from dataclasses import asdict, replace
-from pathlib import Path
-
 import pytest
 
 from paint.config import schema as cfg
@@ -11,7 +7,6 @@ from paint.config.schema import Config
 from paint.core.display import Display
 from paint.data.problems import DataError, Problem, ValidRows
 from paint.evaluation.generate import deployment_prompts
-from paint.lab.validate import check_file
 from paint.models.model_errors import REASON
 from paint.models.policy import Policy, PolicyError
 from paint.resolve.check import check_config
@@ -51,18 +46,6 @@ def test_prompt_filter_row_with_control_text_is_refused_or_counted(
         filter_problems(
             policy, check_config(config), ValidRows([problem_with(field)], {}), Display()
         )
-
-
-def test_check_file_counts_rows_with_control_text(tmp_path: Path) -> None:
-    rows = [GOOD, problem_with("problem"), problem_with("solution")]
-    path = tmp_path / "p.jsonl"
-    lines = [json.dumps(asdict(replace(row, id=str(n)))) for n, row in enumerate(rows)]
-    path.write_text("\n".join(lines))
-    config = Config(cfg.ModelConfig(path="demo"), cfg.DataConfig(path=str(path)))
-    check = check_file(check_config(config), display=Display(enabled=False))
-    assert check.good == 1
-    assert len(check.bad[REASON]) == 2
-    assert check.bad[REASON][0] == (2, f"{REASON}: '<|im_end|>' in its problem")
 
 
 def test_deployment_prompts_benchmark_with_control_text_is_refused(policy: Policy) -> None:

@@ -161,20 +161,19 @@ def test_load_policy_linear_layers_that_peft_takes_for_experts_are_refused(
 
 
 @pytest.mark.parametrize(
-    ("section", "changes", "message"),
+    ("section", "changes"),
     [
-        ("model", {"dtype": "bfloat16"}, 'model.dtype must be "float32" or "auto" with experts'),
-        ("model", {"use_dora": True}, "model.use_dora must be False with experts"),
-        ("model", {"shard": True}, "model.shard must be False with experts"),
-        ("teacher", {"weights": "ema"}, 'teacher.weights must be "frozen" or "live" with experts'),
-        ("rollout", {"engine": "vllm"}, 'rollout.engine must be "local" with experts'),
+        ("model", {"dtype": "bfloat16"}),
+        ("model", {"use_dora": True}),
+        ("teacher", {"weights": "ema"}),
+        ("rollout", {"engine": "vllm"}),
     ],
 )
 def test_check_training_what_does_not_go_with_experts_is_refused(
-    section: str, changes: dict[str, Any], message: str
+    section: str, changes: dict[str, Any]
 ) -> None:
     config = changed("demo-paint", {"model": {"lora_targets": (DOWN,), "dtype": "auto"}})
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(ConfigError, match="with experts"):
         check_training(config.changed(section, **changes))
 
 

@@ -1,6 +1,5 @@
 """A row whose turns a chat template leaves out is refused, by whoever reads rows."""
 
-import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -8,12 +7,11 @@ from pathlib import Path
 import pytest
 
 from chat_templates import LOOP
-from paint.config.schema import Config, DataConfig, ModelConfig, PromptsConfig
+from paint.config.schema import PromptsConfig
 from paint.core.demo_files import MODEL
 from paint.core.display import Display
 from paint.data.problems import DataError, Problem, ValidRows
 from paint.evaluation.generate import deployment_prompts
-from paint.lab.validate import TURNS, check_file
 from paint.models.model_errors import PolicyError, PromptError
 from paint.models.policy import Policy, load_tokenizer
 from paint.resolve.check import check_config
@@ -81,25 +79,6 @@ def test_prompts_of_every_kind_are_checked(policy_of_two_roles: Policy) -> None:
         policy.rationale_prompt(plain, "It is 5.", complete=True)
     with pytest.raises(PromptError, match=r"problem 2: .* the system turn"):
         deployment_prompts(policy, [plain, system], thinking=False)
-
-
-def test_check_file_turn_that_is_left_out_makes_the_row_bad(two_roles: str, tmp_path: Path) -> None:
-    rows = []
-    for problem in ROWS:
-        turns = [*problem.turns, ("assistant", problem.solution)]
-        chat = [{"role": role, "content": text} for role, text in turns]
-        rows.append(json.dumps({"messages": chat, "answer": "5"}))
-    path = tmp_path / "rows.jsonl"
-    path.write_text("\n".join(rows))
-    config = Config(model=ModelConfig(path=two_roles), data=DataConfig(path=str(path)))
-    check = check_file(check_config(config), display=Display(enabled=False))
-    assert check.good == 1
-    assert [row for row, _ in check.bad[TURNS]] == [2, 3]
-    roles = [text.partition("leaves out the ")[2].split()[0] for _, text in check.bad[TURNS]]
-    assert roles == ["system", "developer"]
-    config = replace(config, prompts=PromptsConfig(teacher_system="{{ context }}"))
-    with pytest.raises(PolicyError, match=r"prompts.teacher_system adds this system turn"):
-        check_file(check_config(config), display=Display(enabled=False))
 
 
 def test_load_tokenizer_template_without_generation_prompt_is_refused(two_roles: str) -> None:

@@ -1,15 +1,12 @@
 """Errors of chatforms are paint's wherever paint calls it."""
 
-from dataclasses import replace
-
 import pytest
 
 from chatforms import rendering
 from chatforms.errors import ChatFormError, MessageError, TemplateLimitError, ToolError
-from paint.config.schema import ConversationConfig, PromptsConfig
+from paint.config.schema import PromptsConfig
 from paint.core.errors import ConfigError, PaintError
 from paint.data.problems import Problem
-from paint.inference.conversations import with_tools
 from paint.models.model_errors import PolicyError, PromptError, chat_errors
 from paint.models.policy import Policy
 from paint.models.prompts import student_chat
@@ -70,13 +67,3 @@ def test_policy_with_a_template_without_an_end_is_refused(
     ):
         with pytest.raises(PolicyError, match=r"takes over 0.1 s"):
             call()
-
-
-def no_docstring(word: str) -> str:
-    return word
-
-
-def test_with_tools_of_a_function_that_is_no_tool_is_a_config_error(policy: Policy) -> None:
-    settings = replace(ConversationConfig(), tools=(f"{__name__}:no_docstring",))
-    with pytest.raises(ConfigError, match=r"tool no_docstring has no docstring"):
-        with_tools(policy, settings)

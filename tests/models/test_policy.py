@@ -17,7 +17,6 @@ from transformers import (
 )
 
 from conftest import DEMO, logits_alone, move
-from paint.core.device import product_slowdown
 from paint.inference.engine import Sampling
 from paint.inference.local import LocalEngine
 from paint.models.policy import Policy, PolicyError, load_policy
@@ -108,8 +107,6 @@ def test_load_adapter_of_other_rank_is_refused(trained: Policy, tmp_path: Path) 
     other = load_policy(replace(DEMO, lora_rank=4), seed=0)
     with pytest.raises(PolicyError, match="adapter"):
         load_trained(other, tmp_path / "adapter")
-    with pytest.raises(PolicyError, match="nowhere"):
-        load_trained(other, tmp_path / "nowhere")
 
 
 def test_full_tuning_trains_every_weight_in_float32(full: Policy) -> None:
@@ -161,36 +158,8 @@ def test_load_trained_missing_weights_are_refused(full: Policy, tmp_path: Path) 
     with pytest.raises(PolicyError, match=r"model\.layers\.0"):
         load_trained(full, tmp_path)
 
-    path.write_bytes(b"nothing")
-    with pytest.raises(PolicyError, match="; it must hold a model that can be loaded"):
-        load_trained(full, tmp_path)
-    with pytest.raises(PolicyError, match="nowhere"):
-        load_trained(full, tmp_path / "nowhere")
-
     for x, y in zip(full.trainable, before, strict=True):
         assert torch.equal(x, y)
-
-
-@pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings=True`:UserWarning")  # peft's
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"path": "nothing-here"}, "nothing-here"),
-        ({"lora_targets": ("no_such_layer",)}, "no_such_layer"),
-        ({"lora_targets": (*DEMO.lora_targets, "lm_head")}, r"lm_head.*model\.lora_targets"),
-    ],
-)
-def test_load_policy_invalid_setting_is_refused(change: dict[str, Any], message: str) -> None:
-    with pytest.raises(PolicyError, match=message):
-        load_policy(replace(DEMO, **change), seed=0)
-
-
-def test_load_policy_tokenizer_larger_than_head_is_refused(demo_copy: Path) -> None:
-    tokenizer = AutoTokenizer.from_pretrained(demo_copy)
-    tokenizer.add_tokens([f"<new-{i}>" for i in range(3)])
-    tokenizer.save_pretrained(demo_copy)
-    with pytest.raises(PolicyError, match="vocabulary mismatch"):
-        other_demo(demo_copy)
 
 
 def test_load_policy_logit_softcapping_is_refused(demo_copy: Path) -> None:
@@ -235,10 +204,3 @@ def test_load_policy_dtype_auto_is_what_the_cpu_multiplies_fast(
     monkeypatch.setattr("paint.models.policy.product_slowdown", lambda _: slowdown)
     policy = load_policy(replace(DEMO, dtype="auto"), seed=0)
     assert policy.lm_head.weight.dtype == dtype
-
-
-def test_product_slowdown_draws_no_random_numbers() -> None:
-    state = torch.get_rng_state()
-    product_slowdown.cache_clear()
-    assert product_slowdown(torch.bfloat16) > 0
-    assert torch.equal(torch.get_rng_state(), state)  # a run's numbers do not depend on it

@@ -119,13 +119,6 @@ def test_template_reads_the_clock_of_the_policy(demo: Policy) -> None:
     assert with_template(demo, "CHATML", day=DAY).conventions.date is None
 
 
-def test_summary_is_one_line_with_conventions_and_structure(demo: Policy) -> None:
-    assert demo.summary == (
-        f"model: {demo.conventions.line()}, linear layers down_proj gate_proj k_proj o_proj "
-        f"q_proj up_proj v_proj"
-    )
-
-
 def test_load_policy_base_model_ends_by_its_templates_token(demo_copy: Path) -> None:
     """As Qwen's base models: they declare <|endoftext|>, and the template writes <|im_end|>."""
     end: dict[str, Any] = {"eos_token_id": 0}

@@ -37,17 +37,6 @@ def test_find_targets_of_experts_are_refused_unless_they_are_named() -> None:
     )
 
 
-def test_describe_adapters_names_layers_with_and_without() -> None:
-    said = {}
-    for targets in (("q_proj", "down_proj"), ("all-linear",)):
-        policy = load_policy(replace(DEMO, lora_targets=targets), seed=0)
-        said[targets] = describe_adapters(policy.base)
-        assert len(policy.adapted) == len(policy.base.model.layers) * (2 if len(targets) > 1 else 7)
-    partly, fully = said.values()
-    assert "of down_proj, q_proj; without adapters: gate_proj, k_proj" in partly
-    assert fully.endswith("v_proj; every linear layer has one")
-
-
 @pytest.mark.parametrize("family", ["falcon", "gpt2", "gpt_neox", "lfm2", "phi3", "zamba2"])
 def test_load_policy_all_linear_adapts_every_linear_layer_but_head(
     family: str, tmp_path: Path
@@ -82,12 +71,8 @@ def test_load_policy_adapts_named_conv1d_layers(tmp_path: Path) -> None:
     ("family", "target"),
     [
         ("qwen3", "lm_head"),
-        ("qwen3", "c_attn"),
-        ("gpt2", "q_proj"),
         ("gpt2", "wpe"),
-        ("qwen3", "embed_tokens"),
         ("gpt2", "attn"),
-        ("gpt_neox", "embed_out"),
     ],
 )
 def test_load_policy_target_that_is_no_linear_layer_lists_those(

@@ -12,11 +12,8 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from conftest import DEMO
-from paint.config.schema import ModelConfig, PromptsConfig
-from paint.core.display import Display
 from paint.models.policy import Policy, load_policy
 from paint.objective.messages import rationale_messages, student_messages, teacher_messages
-from paint.training.prompt_filter import warn_template_mismatch
 
 NEWLINE, PARAGRAPH, USER, ASSISTANT = 198, 271, 872, 77091
 START, END, THINK, END_THINK = 151644, 151645, 151667, 151668
@@ -140,38 +137,3 @@ def test_template_difference_finds_text_in_one_view(
         found = in_modes(qwen3, modes, template(name)).template_difference()
         alone = [student_alone, teacher_alone] if modes[0] != modes[1] else ["", ""]
         assert list(found) == (alone[::-1] if modes[0] else alone)
-
-
-class Kept(Display):
-    """A display that keeps its messages."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.said = ""
-
-    def log(self, level: int, text: str) -> None:
-        self.said += f"{text}\n"
-
-
-def note(policy: Policy) -> str:
-    display = Kept()
-    warn_template_mismatch(display, policy)
-    return display.said
-
-
-def test_warn_template_mismatch_prints_once_with_hint(qwen3: Policy) -> None:
-    defaults = (ModelConfig().student_thinking, ModelConfig().teacher_thinking)
-    said = note(in_modes(qwen3, defaults))
-    assert said.count("\n") == 1
-    assert f"the student reads {EMPTY_THOUGHT!r}, the teacher reads '' (" in said
-    for setting in ("objective.skip_tokens", "model.teacher_thinking", "model.student_thinking"):
-        assert setting in said
-
-    assert said.startswith("as in OPSD's scripts, the views differ")
-    own = replace(in_modes(qwen3, defaults), prompts=PromptsConfig(student="{{ problem }}"))
-    assert note(own).startswith("the views differ")
-
-    other = note(in_modes(qwen3, (True, False)))
-    assert f"the student reads '', the teacher reads {EMPTY_THOUGHT!r} (" in other
-
-    assert note(in_modes(qwen3, (False, False))) == note(in_modes(qwen3, (True, True))) == ""

@@ -61,29 +61,17 @@ def test_adapter_digest_depends_on_weights_and_shape(trained: Policy, tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("", "Expecting value"),
-        ("{}", "KeyError: 'target_modules'"),
-        ({"peft_type": "IA3"}, "peft_type is 'IA3'"),
-        ({"lora_bias": True}, "lora_bias is True"),
-        ({"r": "16"}, "lora_rank"),
-        ({"target_modules": "all-linear"}, "'all-linear'"),
-        ({"base_model_name_or_path": "nowhere/at-all"}, "nowhere/at-all: "),
-    ],
-    ids=range(7),
+    "change",
+    [{"peft_type": "IA3"}, {"lora_bias": True}, {"r": "16"}, {"target_modules": "all-linear"}],
 )
-def test_read_adapter_shape_invalid_config_is_refused_by_name(
-    policy: Policy, tmp_path: Path, content: str | dict[str, Any], message: str
+def test_read_adapter_shape_of_other_adapter_is_refused(
+    policy: Policy, tmp_path: Path, change: dict[str, Any]
 ) -> None:
     save_trained(policy, tmp_path)
     path = tmp_path / "adapter_config.json"
-    if isinstance(content, dict):
-        content = json.dumps(json.loads(path.read_text()) | content)
-    path.write_text(content)
-    with pytest.raises(PolicyError, match=message) as refused:
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(PolicyError, match=r"adapter_config\.json"):
         read_adapter_shape(tmp_path)
-    assert str(path) in str(refused.value) or "nowhere/at-all" in str(refused.value)
 
 
 def test_weights_digest_changes_with_any_number(policy: Policy) -> None:

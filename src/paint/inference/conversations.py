@@ -40,7 +40,7 @@ from paint.inference.engine import (
 )
 from paint.models.model_errors import chat_errors
 from paint.models.policy import Policy
-from paint.models.prompts import student_chat
+from paint.models.prompts import student_chat, tools_of_row
 from paint.resolve.structure import position_limit
 
 CountTokens = Callable[[Problem, Sequence[ChatMessage]], int]
@@ -79,7 +79,6 @@ class _Talk:
         return derive_seed(self.seed, len(self.turns)) if self.turns else self.seed
 
     def completion(self) -> Completion:
-        """All turns as one completion."""
         ids = tuple(i for part in self.completions for i in part.ids)
         log_probs = tuple(value for part in self.completions for value in part.log_probs)
         conversation = Conversation(
@@ -101,7 +100,7 @@ class _Talk:
 
 
 def with_tools(policy: Policy, settings: ConversationConfig) -> Policy:
-    """The policy, whose prompts tell of the tools.
+    """Return the policy with the tools, which its prompts then tell of.
 
     Raises ConfigError for tools that cannot be described, and PolicyError for a chat template
     without them.
@@ -119,7 +118,7 @@ def with_tools(policy: Policy, settings: ConversationConfig) -> Policy:
 def open_conversations(
     policy: Policy, settings: ConversationConfig, limit: float
 ) -> Iterator["Conversations | None"]:
-    """What samples the conversations of a policy (``with_tools``); None if nothing answers it.
+    """Open what samples the conversations of a policy (``with_tools``); None if nothing answers.
 
     ``limit`` is that of ``Conversations``.
     """
@@ -158,7 +157,7 @@ class Conversations:
         thinking: bool | None = None,
         teacher: CountTokens | None = None,
     ) -> list[Completion]:
-        """One conversation about each problem, in their order. All ranks call it together.
+        """Return a conversation about each problem, in their order. All ranks call it together.
 
         ``thinking`` is that of ``Policy.student_prompt``. The same problem, seed and weights give
         the same conversation where tools and environment answer the same. With ``teacher``, the
@@ -191,14 +190,14 @@ class Conversations:
         for problem, seed, (episode, opening) in zip(problems, seeds, opened, strict=True):
             begun, prompt = self._first_prompt(problem, episode, opening, prompts)
             chat = student_chat(self._policy.prompts, begun)
-            tools = self._policy.tools_for(begun)
+            tools = tools_of_row(begun, self._policy.tools)
             talks.append(_Talk(begun, prompt, seed, episode, chat, tools))
         return talks
 
     def _first_prompt(
         self, problem: Problem, episode: Episode, opening: Opening, prompts: _Prompts
     ) -> tuple[Problem, list[int]]:
-        """The problem as the environment begins it, and its prompt; its own where that fails."""
+        """Return the problem as the environment begins it, or its own, and its prompt."""
         begun = problem
         try:
             begun = self._opened(problem, opening)
@@ -246,9 +245,11 @@ class Conversations:
             self._go_on(talk, prompts)
 
     def _add_turn(self, talk: _Talk, completion: Completion) -> Reply:
-        turn = Turn(talk.prompt, len(completion.ids), len(talk.messages))
-        reply = self._read(talk, completion)
-        talk.turns.append(turn)
+        text = self._policy.transcript(talk.prompt, completion.ids)
+        reply = Reply(text, None)
+        if talk.tools:
+            reply = read_reply(self._policy.call_style, text, talk.tools)
+        talk.turns.append(Turn(talk.prompt, len(completion.ids), len(talk.messages)))
         talk.completions.append(completion)
         talk.messages.append(self._clean(reply.message()))
         if completion.truncated:
@@ -256,12 +257,6 @@ class Conversations:
         if talk.episode.error:  # it could not begin
             talk.ended = "error"
         return reply
-
-    def _read(self, talk: _Talk, completion: Completion) -> Reply:
-        text = self._policy.transcript(talk.prompt, completion.ids)
-        if talk.tools:
-            return read_reply(self._policy.call_style, text, talk.tools)
-        return Reply(text, None)
 
     def _call_tools(self, talks: Sequence[_Talk], replies: Sequence[Reply]) -> None:
         """Answer the calls of all conversations, each by its result or what is wrong with it."""
@@ -328,14 +323,14 @@ class Conversations:
     def _prompt(
         self, problem: Problem, messages: Sequence[ChatMessage], prompts: _Prompts
     ) -> tuple[list[int], int]:
-        """The next turn's prompt, and the tokens of the longest view of it."""
+        """Return the next turn's prompt, and the tokens of the longest view of it."""
         prompt = self._policy.student_prompt(problem, thinking=prompts.thinking, then=messages)
         if prompts.teacher is None:
             return prompt, len(prompt)
         return prompt, max(len(prompt), prompts.teacher(problem, messages))
 
     def _clean(self, value: Any) -> Any:
-        """A message without text that a chat format takes for control."""
+        """Return a message without text that a chat format takes for control."""
         if isinstance(value, str):
             return drop_special_text(self._policy.tokenizer, value)
         if isinstance(value, Mapping):
@@ -348,7 +343,7 @@ class Conversations:
 def written_conversation(
     policy: Policy, problem: Problem, messages: Sequence[ChatMessage], source: str
 ) -> Completion:
-    """A conversation that was written before, each turn that is learned as one of the student.
+    """Return a conversation that was written before, with its learned turns as the student's.
 
     ``messages`` follow the first prompt, and end with an assistant's. Raises PromptError for what
     the chat template does not write.
@@ -375,7 +370,7 @@ def complete(
     thinking: bool | None = None,
     teacher: CountTokens | None = None,
 ) -> list[Completion]:
-    """One completion of each prompt, or one conversation about each problem, in their order.
+    """Return a completion of each prompt, or a conversation about each problem, in their order.
 
     All ranks call it together, also one without problems: engines on servers are called by all. The
     further arguments are those of ``Conversations.generate``.

@@ -95,7 +95,7 @@ def may_be_kept(nbytes: int) -> bool:
 
 
 def open_decoder(base: PreTrainedModel, slots: int, longest: int) -> Decoder:
-    """The decoder for a model, with this number of slots for texts of at most this length."""
+    """Return the decoder of a model, with so many slots for texts of at most this length."""
     windows = attention_windows(base.get_decoder())
     if windows is None:
         return PaddedDecoder(base)
@@ -160,9 +160,7 @@ class StaticDecoder(Decoder):
         self._beginning = ()
 
     def _read(self, texts: Sequence[Text], slots: Sequence[int], start: int) -> None:
-        distinct = {}
-        for number, text in enumerate(dict.fromkeys(texts)):
-            distinct[text] = number
+        distinct = {text: number for number, text in enumerate(dict.fromkeys(texts))}
         end = max(map(len, distinct))
         if end <= start:
             return
@@ -189,7 +187,6 @@ class StaticDecoder(Decoder):
         return states[:, -1]
 
     def _masks(self, positions: Int[Tensor, " b"]) -> Any:
-        """Masks of the tokens that every row has in the cache, one for each kind of layer."""
         # Of all positions, and cut: so that what computes it has no width in it.
         age = positions[:, None] - torch.arange(self.layout.capacity, device=self.device)
         masks = {}
@@ -245,7 +242,6 @@ class _StaticLayer(DynamicLayer):  # type: ignore[misc]
         self.buffers: tuple[Float[Tensor, "slots t heads d"], ...] = ()
 
     def grow(self, capacity: int) -> None:
-        """Make room for ``capacity`` positions."""
         grown = []
         for old in self.buffers:
             # Zeros, since a masked value is multiplied by 0, and 0 times NaN is NaN.
@@ -255,11 +251,8 @@ class _StaticLayer(DynamicLayer):  # type: ignore[misc]
         self.buffers = tuple(grown)
 
     def get_seq_length(self) -> int:
-        """Number of tokens before those of a prefill."""
         prefill = self.layout.prefill
-        if prefill:
-            return prefill.start
-        return 0
+        return prefill.start if prefill else 0
 
     def update(
         self,
@@ -309,9 +302,7 @@ class PaddedDecoder(Decoder):
         width = max(map(len, texts))
         gaps = [width - len(text) for text in texts]
         # On the left, so that all rows end side by side where a step appends.
-        ids = []
-        for gap, text in zip(gaps, texts, strict=True):
-            ids.append([0] * gap + list(text))
+        ids = [[0] * gap + list(text) for gap, text in zip(gaps, texts, strict=True)]
         mask = [[0] * gap + [1] * (width - gap) for gap in gaps]
         self.cache = DynamicCache(config=self.decoder.config)
         self.mask = torch.tensor(mask, dtype=torch.long, device=self.device)

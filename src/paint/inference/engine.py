@@ -99,7 +99,7 @@ class Completion:
         return self.conversation.grade if self.conversation else None
 
     def after(self, prompts: Sequence[Sequence[int]]) -> list[TurnPart]:
-        """What was sampled after each of some prompts: one, or one for each turn."""
+        """Return what was sampled after each of some prompts: one, or one for each turn."""
         if self.conversation is None:
             return [(prompts[0], self.ids)]
         turns = self.conversation.turns
@@ -190,7 +190,7 @@ class Engine(Protocol):
         return lambda: completions
 
     def fork(self) -> "Engine":
-        """Another engine on the same servers, with a separate adapter; closed with this one.
+        """Return an engine on the same servers, with an adapter of its own; closed with this one.
 
         The default, for a ``submit`` that does not run in the background, is the engine itself.
         """
@@ -213,7 +213,7 @@ class RemoteEngine(Engine, Protocol):
 
 
 def row_seed(seed: int, step_index: int, row: int, attempt: int = 1) -> int:
-    """The seed of a row of a step, both from 0: of its completion, and of what its teacher reads.
+    """Return the seed of a row of a step, both from 0: of its completion and its teacher's draw.
 
     It depends on no batch and on no rank (docs/fidelity.md, C15).
     """

@@ -22,7 +22,6 @@ from paint.inference.engine import (
     OnCompletion,
     PendingCompletions,
     Prompts,
-    RemoteEngine,
     Sampling,
     ServerStartError,
     completion_fault,
@@ -31,7 +30,7 @@ from paint.inference.engine import (
 from paint.inference.rank0 import Rank0Engine
 from paint.models.policy import Policy, move_policy
 from paint.models.sharding import is_sharded
-from paint.resolve.engines import LOCAL, engine_of, engine_options, engine_type
+from paint.resolve.engines import LOCAL, EngineType, engine_of, engine_options, engine_type
 from paint.resolve.plan import ServerFlags
 
 SYNC_CHECK_TOKENS = 64
@@ -70,7 +69,7 @@ class CheckedEngine(Engine):
         vocabulary: number of token ids of the model.
     """
 
-    def __init__(self, engine: Engine, name: str, vocabulary: int) -> None:
+    def __init__(self, engine: Any, name: str, vocabulary: int) -> None:
         self.engine, self.name, self.vocabulary = engine, name, vocabulary
         with self._errors():
             self.is_remote = engine.is_remote
@@ -105,6 +104,14 @@ class CheckedEngine(Engine):
     def sync_weights(self) -> None:
         with self._errors():
             self.engine.sync_weights()
+
+    def connect(self) -> None:
+        with self._errors():
+            self.engine.connect()
+
+    def close(self) -> None:
+        with self._errors():
+            self.engine.close()
 
     def submit(
         self, prompts: Prompts, sampling: Sampling, seeds: Sequence[int]
@@ -146,31 +153,20 @@ class CheckedEngine(Engine):
 @contextmanager
 def open_engine(setup: EngineSetup) -> Iterator[Engine]:
     """Open the engine of ``rollout.engine``, for all ranks; one on servers is checked first."""
-    rollout, policy = setup.rollout, setup.policy
-    kind, vocabulary = engine_of(rollout), policy.lm_head.out_features
-    errors = partial(extension_errors, "rollout.engine", rollout.engine)
-    with errors():
-        build = kind.load().from_setup
+    rollout, policy, name = setup.rollout, setup.policy, setup.rollout.engine
+    kind = engine_of(rollout)
     if not kind.is_remote:
-        with errors():
-            local = build(setup)
-        yield CheckedEngine(local, rollout.engine, vocabulary)
+        yield _built(setup, kind, name)
         return
 
     with ExitStack() as stack:
-        engine: RemoteEngine | None = None
-
-        def close() -> None:
-            assert engine is not None
-            with errors():
-                engine.close()
+        engine: CheckedEngine | None = None  # on rank 0; the other ranks have none
 
         def start() -> None:
             nonlocal engine
-            with errors():
-                engine = build(setup)
-                stack.callback(close)
-                engine.connect()
+            engine = _built(setup, kind, name)
+            stack.callback(engine.close)
+            engine.connect()
 
         fault = ""
         try:
@@ -185,22 +181,24 @@ def open_engine(setup: EngineSetup) -> Iterator[Engine]:
             # An evaluation's policy is on the CPU, since its GPU was for the server.
             if policy.device.type != own_device().type:
                 move_policy(policy, own_device())
-            own = engine_type(LOCAL).load().from_setup(setup)
-            yield CheckedEngine(own, LOCAL, vocabulary)
+            yield _built(setup, engine_type(LOCAL), LOCAL)
             return
 
-        frees_memory = rollout.colocate
-        # On rank 0, which reports what is wrong with it; the other ranks have none.
-        checked = engine and CheckedEngine(engine, rollout.engine, vocabulary)
+        of_ranks = partial(Rank0Engine, engine, frees_memory=rollout.colocate)
         if is_sharded(policy.base):  # no rank can score alone
-            _check_sync(setup, Rank0Engine(checked, frees_memory=frees_memory, same_rows=True))
+            _check_sync(setup, of_ranks(same_rows=True))
         else:
-            run_on_rank0(lambda: _check_sync(setup, checked))
-        yield Rank0Engine(checked, frees_memory=frees_memory)
+            run_on_rank0(lambda: _check_sync(setup, engine))
+        yield of_ranks()
+
+
+def _built(setup: EngineSetup, kind: EngineType, name: str) -> CheckedEngine:
+    with extension_errors("rollout.engine", name):
+        engine = kind.load().from_setup(setup)
+    return CheckedEngine(engine, name, setup.policy.lm_head.out_features)
 
 
 def _check_sync(setup: EngineSetup, engine: Engine | None) -> None:
-    """Check that every server serves the adapter that it is sent."""
     assert engine is not None
     rollout, policy, problems = setup.rollout, setup.policy, setup.problems
     # Rows are spread over the servers: four for each reach all of them.

@@ -45,10 +45,10 @@ class LocalEngine(Engine):
         graphs: bool = True,
         compiled: bool = False,
     ) -> None:
-        """An engine of at most ``batch_size`` rows at once.
+        """Make an engine of at most ``batch_size`` rows at once.
 
         On a GPU, steps are repeated as CUDA graphs; without ``graphs``, each is launched by itself.
-        With ``compiled``, those of completions of 512 tokens and more have fewer kernels. No GPU
+        With ``compiled``, those of completions of LONG tokens and more have fewer kernels; no GPU
         has run such a step yet.
         """
         self.policy = policy
@@ -64,12 +64,6 @@ class LocalEngine(Engine):
         rows = rollout.batch_size * (1 + rollout.off_policy_steps)  # of the steps drawn at once
         return cls(setup.policy, batch_size=rows, display=setup.display)
 
-    @property
-    def steps_at_once(self) -> int:
-        """Steps between two looks of the host; completions are sampled in multiples of them."""
-        # On a CPU a look costs no wait, and without one a row that has ended would be decoded on.
-        return STEPS if self.policy.device.type == "cuda" else 1
-
     def sync_weights(self) -> None:
         """Do nothing: the weights are shared."""
 
@@ -84,16 +78,15 @@ class LocalEngine(Engine):
     def _generate(
         self, prompts: Prompts, sampling: Sampling, seeds: Sequence[int], finished: OnCompletion
     ) -> None:
-        rows = []
-        for i, prompt in enumerate(prompts):
-            rows.append(SlotRow(i, tuple(prompt), seeds[i]))
+        rows = [SlotRow(i, tuple(prompt), seeds[i]) for i, prompt in enumerate(prompts)]
         # Sort prompts by length, for little padding, and equal prompts next to each other.
         waiting = deque(sorted(rows, key=lambda row: (-len(row.prompt), row.prompt)))
         beginning = _common_beginning([row.prompt for row in rows])
         end_ids = set(self.policy.end_ids)
         finished_tokens = 0
         sampler: _Sampler | None = None
-        steps = self.steps_at_once
+        # On a CPU a look costs no wait, and without one a row that has ended would be decoded on.
+        steps = STEPS if self.policy.device.type == "cuda" else 1
         while waiting or (sampler and sampler.slots.longest):
             try:
                 if sampler is None:
@@ -120,7 +113,6 @@ class LocalEngine(Engine):
                 self._kept = sampler
 
     def _sampler(self, sampling: Sampling, waiting: Sequence[SlotRow]) -> "_Sampler":
-        """The kept sampler, or a new one where it does not fit."""
         count = min(self.batch_size, len(waiting))
         longest = sampling.max_new_tokens + max(len(row.prompt) for row in waiting)
         kept, self._kept = self._kept, None
@@ -128,7 +120,7 @@ class LocalEngine(Engine):
             kept.use_again()
             return kept
         del kept  # before the memory of another
-        # By what is asked alone, so that a resumed run computes as one that was not stopped.
+        # Decided by the limit of tokens, so that a resumed run computes as one that did not stop.
         is_long = sampling.max_new_tokens >= LONG
         return _Sampler(
             self.policy,
@@ -256,13 +248,10 @@ class _Sampler:
                 "train.learning_rate"
             )
 
-        finished = []
-        for slot, row in enumerate(slots.rows):
-            if row is not None:
-                slots.lengths[slot] = lengths[slot]
-                if ended[slot]:
-                    finished.append(slot)
-        return slots.take(finished)
+        taken = [slot for slot, row in enumerate(slots.rows) if row is not None]
+        for slot in taken:
+            slots.lengths[slot] = lengths[slot]
+        return slots.take([slot for slot in taken if ended[slot]])
 
     @property
     def _shape(self) -> tuple[int, ...]:
@@ -271,7 +260,6 @@ class _Sampler:
 
     # Neither half of a step waits for the device.
     def _logits(self) -> Tensor:
-        """Logits of every row's next token."""
         slots = self.slots
         logits: Tensor = self.policy.lm_head(
             self.decoder.states(slots.tokens[: slots.size], slots.positions())
@@ -279,7 +267,6 @@ class _Sampler:
         return logits
 
     def _append(self, logits: Float[Tensor, "b v"]) -> None:
-        """Draw every row's next token, and append it."""
         slots = self.slots
         # A sum over the vocabulary loses its digits in 16 bits.
         logits = logits.float()
@@ -321,7 +308,7 @@ def _weights(policy: Policy) -> object:
 
 
 def _common_beginning(prompts: Sequence[Text]) -> Text:
-    """The common prefix of all prompts but their last tokens, if it is worth reading once."""
+    """Return the common prefix of all prompts but their last tokens, if it is worth a pass."""
     if not prompts:  # a rank may have no row of a last batch
         return ()
     first, last = min(prompts), max(prompts)  # all others lie between them

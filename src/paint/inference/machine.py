@@ -20,7 +20,6 @@ from paint.resolve.plan import Machine
 LIBRARIES = ("torch", "transformers", "peft", "accelerate", "tokenizers", "numpy")
 """The libraries that are shown where paint is not installed."""
 
-
 SHORT_DTYPES = ("bfloat16", "float16")
 
 
@@ -44,9 +43,8 @@ def examine(recipes: Sequence[str] = ()) -> dict[str, Any]:
         # The cache may not exist yet: its disk is that of the nearest folder above it.
         existing = next(path for path in (place, *place.parents) if path.exists())
         disk[str(place)] = shutil.disk_usage(existing).free
-    has_liger = f"not installed ({liger.INSTALL}); used on CUDA alone"
-    if liger.is_installed():
-        has_liger = "installed"
+    no_liger = f"not installed ({liger.INSTALL}); used on CUDA alone"
+    server, *_ = shlex.split(RolloutConfig().server)  # by which a run would start one
     return {
         "paint": __version__,
         "python": platform.python_version(),
@@ -58,8 +56,8 @@ def examine(recipes: Sequence[str] = ()) -> dict[str, Any]:
         else psutil.cpu_count(),
         "memory": {"total": memory.total, "free": memory.available},
         "disk": disk,
-        "vllm": _vllm(),
-        "liger": has_liger,
+        "vllm": shutil.which(server) or f"not found; {INSTALL}",
+        "liger": "installed" if liger.is_installed() else no_liger,
         "code": _code(),
         "hub": "offline" if constants.HF_HUB_OFFLINE else f"{'a' if get_token() else 'no'} token",
         "recipes": {name: _needs(name, len(gpus), capacity) for name in recipes},
@@ -94,17 +92,11 @@ def find_machine(device: Any = None, ranks: int = 1) -> Machine:
         slowdown = {name: product_slowdown(getattr(torch, name)) for name in SHORT_DTYPES}
     if on_gpu:
         gpus, memory = local, gpu_memory(device)
-    return Machine(
-        gpus=gpus,
-        memory=memory,
-        ranks=ranks,
-        has_liger=is_installed(),
-        slowdown=slowdown,
-    )
+    has_liger = is_installed()
+    return Machine(gpus=gpus, memory=memory, ranks=ranks, has_liger=has_liger, slowdown=slowdown)
 
 
 def _packages() -> dict[str, dict[str, Any]]:
-    """Version, requirement and fit of every library that paint needs."""
     from packaging.requirements import Requirement
 
     found: dict[str, dict[str, Any]] = {}
@@ -123,12 +115,6 @@ def _packages() -> dict[str, dict[str, Any]]:
     return found
 
 
-def _vllm() -> str:
-    """How a run would start a server."""
-    command, *_ = shlex.split(RolloutConfig().server)
-    return shutil.which(command) or f"not found; {INSTALL}"
-
-
 def _code() -> str:
     try:
         return describe_confinement()
@@ -137,7 +123,6 @@ def _code() -> str:
 
 
 def _needs(name: str, gpus: int, capacity: float) -> str:
-    """The memory plan of a recipe on this machine in one line, or why there is none."""
     from paint.resolve import plan_report as report
 
     try:

@@ -124,7 +124,7 @@ def rollout_of(
 
 
 def rollout_row(rollout: Rollout) -> dict[str, Any]:
-    """A rollout as files hold it: what runs and evaluations have in common."""
+    """Return a rollout as files hold it: what runs and evaluations have in common."""
     completion = rollout.completion
     row = {
         "problem_id": rollout.problem.id,
@@ -140,7 +140,7 @@ def rollout_row(rollout: Rollout) -> dict[str, Any]:
 
 
 def read_rollout(row: Mapping[str, Any], problem: Problem, place: int) -> Rollout:
-    """The rollout of a row of a run or an evaluation, with its grade, if the row has one.
+    """Return the rollout of a row of a run or an evaluation, with its grade, if the row has one.
 
     Rows of an evaluation have that of an environment alone; the others are in grades.jsonl.
     Raises KeyError, TypeError or ValueError for a row that is none.
@@ -168,7 +168,7 @@ def read_rollout(row: Mapping[str, Any], problem: Problem, place: int) -> Rollou
 
 
 def conversation_record(conversation: Conversation) -> dict[str, Any]:
-    """A conversation as files hold it, without its problem; ``read_conversation`` reads it."""
+    """Return a conversation as files hold it, without its problem; see ``read_conversation``."""
     record: dict[str, Any] = {
         "turns": [asdict(turn) for turn in conversation.turns],
         "messages": list(conversation.messages),
@@ -184,7 +184,7 @@ def conversation_record(conversation: Conversation) -> dict[str, Any]:
 
 
 def read_conversation(record: Mapping[str, Any], problem: Problem) -> Conversation:
-    """The conversation of ``conversation_record``. Raises ValueError for what is none."""
+    """Read the conversation of ``conversation_record``. Raises ValueError for what is none."""
     try:
         turns = tuple(Turn(**turn) for turn in record["turns"])
         messages = tuple(record["messages"])

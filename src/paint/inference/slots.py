@@ -57,29 +57,25 @@ class Slots:
     @property
     def free(self) -> list[int]:
         """Slots without a row."""
-        free: list[int] = []
-        for slot, row in enumerate(self.rows):
-            if row is None:
-                free.append(slot)
-        return free
+        return [slot for slot, row in enumerate(self.rows) if row is None]
 
     @property
     def longest(self) -> int:
         """Length of the longest text; 0 without rows."""
-        lengths = [0]
-        for row, length in zip(self.rows, self.lengths, strict=True):
-            if row is not None:
-                lengths.append(len(row.prompt) + length)
-        return max(lengths)
+        taken = [(row, n) for row, n in zip(self.rows, self.lengths, strict=True) if row]
+        return max((len(row.prompt) + n for row, n in taken), default=0)
 
     def put(self, rows: Sequence[SlotRow], size: int) -> list[int]:
         """Put rows into free slots, and decode the first ``size`` slots; return the rows' slots."""
         self.size = size
         slots = self.free[: len(rows)]
         index = torch.tensor(slots, device=self.device)
-        self._set(self.tokens, index, [row.text[-1] for row in rows])
-        self._set(self.counts, index, [len(row.ids) for row in rows])
-        self._set(self.prompt_ends, index, [len(row.prompt) - 1 for row in rows])
+        for target, values in (
+            (self.tokens, [row.text[-1] for row in rows]),
+            (self.counts, [len(row.ids) for row in rows]),
+            (self.prompt_ends, [len(row.prompt) - 1 for row in rows]),
+        ):
+            target[index] = torch.tensor(values, device=self.device)
         uniforms = torch.stack([self._uniforms(row.seed) for row in rows])
         self.uniforms[index, : self.limit] = uniforms.to(self.device)
         self.ended[index] = False
@@ -92,9 +88,6 @@ class Slots:
                     row.log_probs, device=self.device
                 )
         return slots
-
-    def _set(self, target: Tensor, index: Tensor, values: list[int]) -> None:
-        target[index] = torch.tensor(values, device=self.device)
 
     def _uniforms(self, seed: int) -> Float[Tensor, " limit"]:
         # On the CPU: the numbers of a seed do not depend on the device.

@@ -8,6 +8,7 @@ tokenized once.
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,6 @@ from paint.core.errors import wrap_errors
 from paint.core.storage import SUMS, read_jsonl, verify_checksums
 from paint.data.chats import is_chat, read_conversation_messages
 from paint.data.problems import DataError, Problem
-from paint.data.readers import not_text
 from paint.inference.conversations import written_conversation
 from paint.inference.engine import (
     LOG_PROB_ROUNDING,
@@ -154,12 +154,21 @@ def stored_rows(source: Path) -> Iterator[StoredRow]:
         raise EngineError(f"rollout.stored is {source}, which holds no rollouts; {HINT}")
 
 
+@contextmanager
+def _of_row(row: StoredRow) -> Iterator[None]:
+    try:
+        with wrap_errors(row.place, DataError, "correct the row, or leave it out"):
+            yield
+    except PolicyError as error:  # such as text that the chat format takes for control
+        raise DataError(f"{row.place}: {error}") from None
+
+
 def _completion(
     policy: Policy, row: StoredRow, problem: Problem, prompt: list[int], limit: int
 ) -> Completion:
     values = row.values
     record = values.get("conversation")
-    with wrap_errors(row.place, DataError, "correct the row, or leave it out"):
+    with _of_row(row):
         conversation = read_conversation(record, problem) if record else None
     if conversation and conversation.problem is not problem:  # its environment began it otherwise
         prompt = policy.student_prompt(conversation.problem)
@@ -170,36 +179,30 @@ def _completion(
             f"with (model.student_thinking)"
         )
 
-    if "messages" in values:
-        return _written(policy, row, problem, values["messages"])
-    truncated = bool(values.get("truncated"))
-    if "completion_ids" not in values and "text" not in values:
-        raise DataError(f'{row.place} has no "completion_ids" and no "text"; add one of them')
-    if "completion_ids" not in values and not isinstance(values["text"], str):
-        raise DataError(f"{row.place}: {not_text('text', values['text'])}; correct the row")
-    try:
-        with wrap_errors(row.place, DataError, "correct the row, or leave it out"):
-            if "completion_ids" in values:
-                ids = tuple(values["completion_ids"])
-            else:
-                ids = _tokens(policy, values["text"], prompt, truncated)
-            log_probs = tuple(values.get("engine_log_probs") or ())
-            teacher = _teacher_top(values, len(ids), policy.lm_head.out_features)
-            completion = Completion(ids, log_probs, truncated, STORED, conversation, teacher)
-            if conversation:
-                limit *= len(conversation.turns)
-            fault = completion_fault(completion, policy.lm_head.out_features)
-            if not fault and len(ids) > limit:
-                fault = f"has {len(ids)} tokens, and rollout.max_new_tokens is {limit}"
-            if fault:
-                raise ValueError(f"the completion of problem {problem.name} {fault}")
-    except PolicyError as control:  # text that the chat format reads as a special token
-        raise DataError(f"{row.place}: {control}") from None
+    truncated, vocabulary = bool(values.get("truncated")), policy.lm_head.out_features
+    with _of_row(row):
+        if "messages" in values:
+            return _written(policy, problem, values["messages"])
+        if "completion_ids" in values:
+            ids = tuple(values["completion_ids"])
+        elif isinstance(values.get("text"), str):
+            ids = _tokens(policy, values["text"], prompt, truncated)
+        else:
+            raise ValueError('it has no "completion_ids" and no text in "text"')
+        log_probs = tuple(values.get("engine_log_probs") or ())
+        teacher = _teacher_top(values, len(ids), vocabulary)
+        completion = Completion(ids, log_probs, truncated, STORED, conversation, teacher)
+        if conversation:
+            limit *= len(conversation.turns)
+        fault = completion_fault(completion, vocabulary)
+        if not fault and len(ids) > limit:
+            fault = f"has {len(ids)} tokens, and rollout.max_new_tokens is {limit}"
+        if fault:
+            raise ValueError(f"the completion of problem {problem.name} {fault}")
     return completion
 
 
 def _require_room(completion: Completion, row: StoredRow, problem: Problem, limit: int) -> None:
-    """Raise DataError for a conversation with a turn that ends behind so many tokens."""
     turns = completion.conversation.turns if completion.conversation else ()
     longest = max((len(turn.prompt) + turn.length for turn in turns), default=0)
     if longest > limit:
@@ -211,29 +214,19 @@ def _require_room(completion: Completion, row: StoredRow, problem: Problem, limi
 
 
 def _teacher_top(values: Mapping[str, Any], tokens: int, vocabulary: int) -> TeacherTop | None:
-    """What a row holds of a teacher, if anything. Raises ValueError for what is no distribution."""
-    given: list[Any] = [values.get("teacher_ids"), values.get("teacher_log_probs")]
+    """Return what a row holds of a teacher, if anything. Raises ValueError for no distribution."""
+    given = [values.get("teacher_ids"), values.get("teacher_log_probs")]
     if given == [None, None]:
         return None
-    for table in given:
-        is_table = isinstance(table, list) and all(isinstance(row, list) for row in table)
-        if not is_table or len(table) != tokens or len({len(row) for row in table}) != 1:
-            raise ValueError(
-                f"teacher_ids and teacher_log_probs must hold a list for each of {tokens} tokens, "
-                f"all of one length"
-            )
-    ids, log_probs = map(np.array, given)
-    if (
-        ids.dtype.kind != "i"
-        or ids.ndim != 2
-        or ids.size == 0
-        or not 0 <= ids.min() <= ids.max() < vocabulary
-    ):
-        raise ValueError(f"teacher_ids must be token ids in [0, {vocabulary:,})")
-    if (np.diff(np.sort(ids)) == 0).any():
-        raise ValueError("teacher_ids must be distinct at each token")
-    if log_probs.dtype.kind not in "if" or log_probs.shape != ids.shape:
-        raise ValueError("teacher_log_probs must be numbers, one for each of teacher_ids")
+    ids, log_probs = map(np.array, given)  # raises ValueError for lists of several lengths
+    if ids.ndim != 2 or len(ids) != tokens or ids.size == 0 or log_probs.shape != ids.shape:
+        raise ValueError(
+            f"teacher_ids and teacher_log_probs must hold a list for each of {tokens} tokens, all "
+            f"of one length"
+        )
+    is_repeated = (np.diff(np.sort(ids)) == 0).any() if ids.dtype.kind == "i" else True
+    if is_repeated or not 0 <= ids.min() <= ids.max() < vocabulary:
+        raise ValueError(f"teacher_ids must be distinct token ids in [0, {vocabulary:,})")
     if not (np.exp(log_probs.astype(float)).sum(axis=1) <= math.exp(LOG_PROB_ROUNDING)).all():
         raise ValueError("teacher_log_probs must be log-probs whose probabilities sum to 1 at most")
     temperature = values.get("teacher_temperature", 1.0)
@@ -243,7 +236,7 @@ def _teacher_top(values: Mapping[str, Any], tokens: int, vocabulary: int) -> Tea
 
 
 def _describe_teacher(completions: Sequence[Completion], source: Path) -> str:
-    """A clause on what is stored of a teacher; "" for nothing. Raises DataError for several k."""
+    """Return a clause on what is stored of a teacher. Raises DataError for several k."""
     tops = [completion.teacher_top for completion in completions]
     sizes = {0 if top is None else top.ids.shape[1] for top in tops}
     if len(sizes) > 1:
@@ -255,14 +248,13 @@ def _describe_teacher(completions: Sequence[Completion], source: Path) -> str:
     return f"; with {max(sizes)} entries of a teacher at each token" if any(sizes) else ""
 
 
-def _written(policy: Policy, row: StoredRow, problem: Problem, messages: Any) -> Completion:
-    """The conversation of a row of messages, of which those before the first reply are left out."""
-    with wrap_errors(row.place, DataError, "correct the row, or leave it out"):
-        if not is_chat(messages) or messages[-1].get("role") != "assistant":
-            raise ValueError("messages is no chat that ends with the assistant")
-        first = [message.get("role") for message in messages].index("assistant")
-        later = read_conversation_messages(messages[first:], "messages", first)
-        return written_conversation(policy, problem, later, STORED)
+def _written(policy: Policy, problem: Problem, messages: Any) -> Completion:
+    """Return a row of messages as a conversation, without those before the first reply."""
+    if not is_chat(messages) or messages[-1].get("role") != "assistant":
+        raise ValueError("messages is no chat that ends with the assistant")
+    first = [message.get("role") for message in messages].index("assistant")
+    later = read_conversation_messages(messages[first:], "messages", first)
+    return written_conversation(policy, problem, later, STORED)
 
 
 def _tokens(policy: Policy, text: str, prompt: list[int], truncated: bool) -> tuple[int, ...]:

@@ -40,7 +40,6 @@ from paint.models.model_errors import REASON, PromptError, chat_errors, special_
 from paint.models.policy import load_tokenizer
 from paint.models.prompts import (
     ViewWriter,
-    describe_replaced,
     replaced_system_turns,
 )
 from paint.models.references import Reference, describe_changes, fit_reference
@@ -191,9 +190,7 @@ def check_file(
 
     _try_rows(run, problems, check, display)
 
-    replaced = replaced_system_turns(config.prompts, problems)
-    if replaced:
-        check.notes.append(describe_replaced(replaced, check.good))
+    check.notes += filter(None, [replaced_system_turns(config.prompts, problems)])
     # The paper's prompt asks for a box; a chat is shown as it is.
     is_asked_for_boxes = not config.prompts.student and any(not p.turns for p in problems)
     is_math = check.grader == "math"

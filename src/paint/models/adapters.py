@@ -64,12 +64,12 @@ def add_adapter(base: PreTrainedModel, config: cfg.ModelConfig, seed: int) -> pe
 
 
 def is_dora(layer: LoraLayer) -> bool:
-    """Whether a layer's adapter is a DoRA."""
+    """Return whether a layer's adapter is a DoRA."""
     return bool(layer.use_dora[NAME])
 
 
 def dora_gain(layer: LoraLayer) -> Float[Tensor, "o"]:
-    """What a DoRA multiplies each output of the layer by, before the bias: m / |W + s B A|."""
+    """Return the factor of a DoRA on each output of the layer, before the bias: m / |W + s B A|."""
     base: Tensor = layer.get_base_layer().weight
     merged = base.detach().float() + layer.get_delta_weight(NAME)
     norms = merged.norm(dim=0 if layer.fan_in_fan_out else 1)  # a Conv1D has a column per output
@@ -78,7 +78,7 @@ def dora_gain(layer: LoraLayer) -> Float[Tensor, "o"]:
 
 
 def adapter_update(layer: LoraLayer) -> Tensor:
-    """The change by which a layer's weight would become what it computes with its adapter.
+    """Return the change by which a layer's weight would compute what it does with its adapter.
 
     In float32, in the weight's own layout.
     """
@@ -91,9 +91,8 @@ def adapter_update(layer: LoraLayer) -> Tensor:
 
 
 def _start_at_norms(layer: LoraLayer) -> None:
-    """Give a new DoRA its magnitudes in float32."""
-    # peft computes them in the dtype of the weights: in bfloat16 each output would change by up to
-    # 0.4 %, and the student would not start as the base.
+    # In float32. peft computes the magnitudes in the dtype of the weights: in bfloat16 each output
+    # would change by up to 0.4 %, and the student would not start as the base.
     layer.lora_magnitude_vector[NAME].update_layer(
         base_layer=layer.get_base_layer(),
         lora_A=layer.lora_A[NAME].weight,

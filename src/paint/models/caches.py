@@ -28,7 +28,7 @@ chance would give each step a beginning of its own, and none were kept from step
 
 
 def shared_length(prompts: Sequence[Sequence[int]]) -> int:
-    """Tokens with which all prompts begin, and which are worth reading once; else 0.
+    """Return the tokens with which all prompts begin, if they are worth reading once; else 0.
 
     They are at least LEAST and half of the prompts' tokens, and no prompt is among them as a whole.
     """
@@ -50,7 +50,7 @@ class Beginning:
     cache: Cache
 
     def inputs(self, decoder: PreTrainedModel, width: int) -> dict[str, Any]:
-        """Arguments of a decoder for rows of which this many tokens come after the beginning."""
+        """Return a decoder's arguments for rows with so many tokens after the beginning."""
         positions = torch.arange(self.length, self.length + width, device=decoder.device)
         return {cache_name(decoder): self.cache, "position_ids": positions[None], "use_cache": True}
 
@@ -97,13 +97,13 @@ class _SharedLayer(DynamicLayer):  # type: ignore[misc]
 
 
 def cache_name(decoder: PreTrainedModel) -> str:
-    """The name by which a decoder takes its cache."""
+    """Return the name by which a decoder takes its cache."""
     # Since transformers 5.24 it is called cache, and the old name warns.
     return "cache" if "cache" in signature(decoder.forward).parameters else "past_key_values"
 
 
 def attention_windows(decoder: Any) -> dict[str, int | None] | None:
-    """Attention window of each kind of layer; None if layers keep something else than all keys."""
+    """Return the window of each kind of layer; None if layers keep something else than all keys."""
     layers = DynamicCache(config=decoder.config).layers
     kinds = getattr(decoder.config, "layer_types", None) or ["all"] * len(layers)
     keeps_keys = set(map(type, layers)) <= {DynamicLayer, DynamicSlidingWindowLayer}
@@ -113,7 +113,5 @@ def attention_windows(decoder: Any) -> dict[str, int | None] | None:
     # Its cache is that of a window, but a chunk begins at a fixed position.
     if "chunked_attention" in kinds:
         return None
-    windows = {}
-    for kind, layer in zip(kinds, layers, strict=True):
-        windows[kind] = getattr(layer, "sliding_window", None)
-    return windows
+    windows = (getattr(layer, "sliding_window", None) for layer in layers)
+    return dict(zip(kinds, windows, strict=True))

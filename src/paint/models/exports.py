@@ -5,29 +5,23 @@ log-probs of a fixed text under what transformers and peft load.
 """
 
 import gc
-import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import peft
 import torch
 from jaxtyping import Float
-from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoModelForCausalLM
 
 from paint.config import schema as cfg
 from paint.core import storage
 from paint.core.demo_files import model_path
 from paint.core.errors import wrap_errors
-from paint.core.hub import local_file
-from paint.core.nesting import STORED_DEPTH, parse_json
 from paint.models.adapters import adapter_update
 from paint.models.policy import Policy, PolicyError, load_policy, quantization
 from paint.models.sharding import digest_of
@@ -36,7 +30,6 @@ from paint.models.weights import (
     ADAPTER_CONFIG,
     load_trained,
     not_finite,
-    own_dtype,
     plain_weights,
     require_finite_weights,
     save_model,
@@ -73,14 +66,6 @@ class Rounding:
     error: float  # size of what is stored wrongly: ‖stored − base − ΔW‖ / ‖ΔW‖
 
 
-class Digests(NamedTuple):
-    """A tensor: its dtype, its digest, and that of the same in the dtype of the export."""
-
-    dtype: torch.dtype
-    own: str
-    rounded: str
-
-
 @dataclass(frozen=True)
 class Merged:
     """A merged model on disk, and what the policy in memory was."""
@@ -89,13 +74,12 @@ class Merged:
     ids: list[int]  # of the fixed text
     exact: Float[Tensor, "n"]  # its log-probs under the trained policy
     rounded: Float[Tensor, "n"]  # the same under the merged weights in memory
-    digests: Mapping[str, Digests]  # of the weights, by their names
-    dtype: torch.dtype
+    digests: Mapping[str, str]  # of the weights, by their names
     attention: str  # the implementation with which the policy computes it
 
 
 def export_adapter(trained: Path, folder: Path, dtype: torch.dtype) -> Rounding:
-    """Copy an adapter to another folder in this dtype, and compare what is there with it.
+    """Copy an adapter to another folder in this dtype; return what is kept of it there.
 
     Raises PolicyError if there is none or the dtype cannot hold it, and NonFiniteWeights.
     """
@@ -122,7 +106,7 @@ def export_adapter(trained: Path, folder: Path, dtype: torch.dtype) -> Rounding:
 
 
 def adapter_difference(model: cfg.ModelConfig, trained: Path, folder: Path) -> float:
-    """Read an exported adapter by peft; how far the text's log-probs are from the policy's.
+    """Read an exported adapter by peft; return how far the text's log-probs are from the policy's.
 
     In nats a token. The policy and what is read are in memory one after the other. Raises
     PolicyError where peft's log-probs are not those of the same adapter in the policy.
@@ -152,10 +136,9 @@ def adapter_difference(model: cfg.ModelConfig, trained: Path, folder: Path) -> f
 def export_merged(policy: Policy, trained: Path, folder: Path, dtype: torch.dtype) -> Merged:
     """Load trained weights into the untrained policy, and save one model in this dtype.
 
-    The sum of base and adapter is rounded once. Weights that the family or the base's file has in
-    float32 beside 16 bits stay in float32. Afterwards the policy holds the rounded weights.
-    Raises PolicyError for weights that do not fit, or a base that is quantized, and
-    NonFiniteWeights.
+    The sum of base and adapter is rounded once. Weights that the family keeps in float32 beside 16
+    bits stay so. Afterwards the policy holds the rounded weights. Raises PolicyError for weights
+    that do not fit, or a base that is quantized, and NonFiniteWeights.
     """
     _require_plain_numbers(policy)
     before = {}
@@ -165,52 +148,46 @@ def export_merged(policy: Policy, trained: Path, folder: Path, dtype: torch.dtyp
     load_trained(policy, trained)
     ids = text_ids(policy)
     exact = text_log_probs(policy.base, ids)
-    parts = _float32_of_file(policy, before) if dtype != torch.float32 else {}
-    kept = _float32_names(policy.base, dtype)
-
-    def dtype_of(name: str) -> torch.dtype:
-        return torch.float32 if name in kept else dtype
-
+    dtypes = _dtypes(policy, dtype)
     with torch.no_grad():
-        rounding = _rounding(_merge(policy, before, dtype_of))
+        rounding = _rounding(_merge(policy, before, dtypes))
     # The weights without an adapter, which the merge left as they were.
     for name, value in policy.base.state_dict(keep_vars=True).items():
         if ".lora_" not in name and value.is_floating_point():
-            value.data = value.data.to(dtype_of(name.replace(".base_layer", "")))
+            value.data = value.data.to(dtypes[name.replace(".base_layer", "")])
     _require_fit(plain_weights(policy).items(), dtype)
     with policy.model.disable_adapter() if policy.tuning == "lora" else nullcontext():
         rounded = text_log_probs(policy.base, ids)
-    written = plain_weights(policy) | parts
-    digests = {name: _digests(value, dtype) for name, value in written.items()}
+    written = plain_weights(policy)
+    digests = {name: digest_of([("", value)]) for name, value in written.items()}
     save_model(policy, folder, written)
-    _write_dtype(folder, dtype)
     attention = str(policy.base.config._attn_implementation)
-    return Merged(rounding, ids, exact, rounded, digests, dtype, attention)
+    return Merged(rounding, ids, exact, rounded, digests, attention)
 
 
 def _merge(
-    policy: Policy, before: Mapping[str, Tensor], dtype_of: Callable[[str], torch.dtype]
+    policy: Policy, before: Mapping[str, Tensor], dtypes: Mapping[str, torch.dtype]
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Round trained weights, or sums of base and adapter; yields each update, and what is kept."""
+    """Round trained weights, or sums of base and adapter; yield each update and what is kept."""
     for name, base in before.items():
         weight = policy.model.get_parameter(name)
         exact = weight.detach()
-        weight.data = exact.to(dtype_of(name))
+        weight.data = exact.to(dtypes[name])
         yield exact - base, weight.float() - base
     for name, layer in policy.adapted.items():
         # peft adapts the experts of some families as one parameter of three axes.
         part = getattr(layer, "parameter_name", "weight")
         weight, update = getattr(layer.get_base_layer(), part), adapter_update(layer)
         base = weight.detach().float()
-        weight.data = (base + update).to(dtype_of(f"{name}.{part}".replace(".base_layer", "")))
+        weight.data = (base + update).to(dtypes[f"{name}.{part}".replace(".base_layer", "")])
         yield update, weight.float() - base
 
 
 def merged_difference(folder: Path, merged: Merged) -> float:
-    """Read a merged model by transformers; the mean difference of the text's log-probs.
+    """Read a merged model by transformers; return how far its log-probs are from the policy's.
 
-    In nats a token. Raises PolicyError for a tensor that is not the one that was written, and where
-    log-probs differ from the policy's by more than rounding.
+    Of the fixed text, in nats a token. Raises PolicyError for a tensor that is not the one that was
+    written, and where log-probs differ from the policy's by more than rounding.
     """
     with _reading():
         model, loading = AutoModelForCausalLM.from_pretrained(
@@ -224,8 +201,7 @@ def merged_difference(folder: Path, merged: Merged) -> float:
     if missing:
         raise PolicyError(f"{READ} it lacks {min(missing)} ({len(missing)} weights in all)")
     for name, value in model.state_dict().items():
-        written = merged.digests.get(name)
-        if written is None or not _is_same(written, _digests(value, merged.dtype)):
+        if merged.digests.get(name) != digest_of([("", value)]):
             raise PolicyError(f"{READ} {name} is not what was written")
     found = text_log_probs(model, merged.ids)
     return _difference(merged.exact, merged.rounded, found)
@@ -236,14 +212,14 @@ _SMALLER = "export the adapter, or name another --dtype"
 
 
 def text_ids(policy: Policy) -> list[int]:
-    """Token ids of the fixed text, at most as many as the model has positions."""
+    """Return token ids of the fixed text, at most as many as the model has positions."""
     most = int(min(TEXT_TOKENS, position_limit(policy.base.config)))
     return list(policy.tokenizer.encode(TEXT))[:most]
 
 
 @torch.no_grad()
 def text_log_probs(model: nn.Module, ids: list[int]) -> Float[Tensor, "n"]:
-    """Log-probs of each token of a text after the first, by the model's own forward pass."""
+    """Return log-probs of each token of a text after the first, by the model's own forward pass."""
     rows = torch.tensor([ids])
     logits: Tensor = model(input_ids=rows, use_cache=False).logits[0, :-1]
     return logits.float().log_softmax(-1).gather(-1, rows[0, 1:, None]).squeeze(-1)
@@ -252,7 +228,7 @@ def text_log_probs(model: nn.Module, ids: list[int]) -> Float[Tensor, "n"]:
 def _difference(
     exact: Float[Tensor, "n"], rounded: Float[Tensor, "n"], found: Float[Tensor, "n"]
 ) -> float:
-    """How far log-probs that were read are from the policy's, in nats a token.
+    """Return how far log-probs that were read are from the policy's, in nats a token.
 
     Raises PolicyError unless they are those of the rounded weights, and near the policy's.
     """
@@ -269,28 +245,7 @@ def _reading() -> AbstractContextManager[None]:
     return wrap_errors(READ, PolicyError, _SMALLER)
 
 
-def _digests(value: Tensor, dtype: torch.dtype) -> Digests:
-    rounded = value.to(dtype) if value.is_floating_point() else value
-    return Digests(value.dtype, digest_of([("", value)]), digest_of([("", rounded)]))
-
-
-def _is_same(written: Digests, found: Digests) -> bool:
-    """Whether a tensor that was read is the one that was written.
-
-    transformers may load a part in float32 in 16 bits, as it loads the base's own.
-    """
-    if written.dtype == found.dtype:
-        return written.own == found.own
-    return written.rounded == found.rounded
-
-
 def _require_plain_numbers(policy: Policy) -> None:
-    """Refuse a base whose layers are quantized: the sum with an adapter would be rounded away."""
-    if getattr(policy.base, "is_loaded_in_4bit", False):
-        raise PolicyError(
-            "an adapter cannot be added to weights of 4 bits: it would be rounded away; load the "
-            "model with model.quantization none"
-        )
     if getattr(policy.base, "hf_quantizer", None) is not None:
         method = policy.base.hf_quantizer.quantization_config.quant_method
         raise PolicyError(
@@ -299,80 +254,16 @@ def _require_plain_numbers(policy: Policy) -> None:
         )
 
 
-def _float32_names(base: PreTrainedModel, dtype: torch.dtype) -> set[str]:
-    """Weights that transformers loads in float32 though the model is loaded in this dtype."""
-    config = deepcopy(base.config)
-    with torch.device("meta"):
-        empty = AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=False)
-    parts = {*(getattr(empty, "_keep_in_fp32_modules_strict", None) or ())}
+def _dtypes(policy: Policy, dtype: torch.dtype) -> dict[str, torch.dtype]:
+    """Return the dtype of each weight in an export, as transformers will load it."""
+    parts = {*(getattr(policy.base, "_keep_in_fp32_modules_strict", None) or ())}
     if dtype == torch.float16:
-        parts |= {*(getattr(empty, "_keep_in_fp32_modules", None) or ())}
-    names = set()
-    for name, value in empty.state_dict().items():
-        is_part = any(part.strip("*.") in name for part in parts)
-        if value.dtype == torch.float32 or is_part:
-            names.add(name)
-    return names
-
-
-def _float32_of_file(policy: Policy, trained: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Weights that the base's file has in float32 beside others of 16 bits, as Qwen3.5's A_log.
-
-    They are the file's own, or the policy's where these are trained.
-    """
-    weights = plain_weights(policy)
-    by_end = {_end(name): name for name in weights}
-    found = {}
-    for file, name in _float32_parts(policy.tokenizer.name_or_path):
-        own = by_end.get(_end(name), "")
-        if own in trained or own.removesuffix(".weight") in policy.adapted:
-            found[own] = weights[own].detach().float().clone()
-        elif own:
-            with safe_open(file, "pt") as opened:
-                value = opened.get_tensor(name)
-            # A part of the same end that the language model has not, such as a vision tower's.
-            if torch.equal(value.to(weights[own].dtype), weights[own]):
-                found[own] = value
-    return found
-
-
-def _float32_parts(path: str) -> list[tuple[Path, str]]:
-    """File and name of tensors in float32 of a model whose config.json names 16 bits.
-
-    None where most of the weights are in float32: these were saved so.
-    """
-    if own_dtype(path) == "float32":
-        return []
-    index = local_file(model_path(path), "model.safetensors.index.json")
-    names = {"model.safetensors"}
-    if index:
-        names = {*parse_json(index.read_bytes(), max_depth=STORED_DEPTH)["weight_map"].values()}
-    files = [local_file(model_path(path), name) for name in sorted(names)]
-    parts, of_parts, of_others = [], 0, 0
-    for file in filter(None, files):
-        with safe_open(file, "pt") as opened:
-            for name in opened.keys():  # noqa: SIM118 (it is no dict)
-                part = opened.get_slice(name)
-                if part.get_dtype() == "F32":
-                    parts.append((file, name))
-                    of_parts += math.prod(part.get_shape())
-                else:
-                    of_others += math.prod(part.get_shape())
-    return parts if of_parts < of_others else []
-
-
-def _end(name: str) -> str:
-    """A weight's name without what precedes its layer, in which file and model may differ."""
-    _, is_layer, end = name.rpartition("layers.")
-    return end if is_layer else ".".join(name.split(".")[-2:])
-
-
-def _write_dtype(folder: Path, dtype: torch.dtype) -> None:
-    """Name the dtype in config.json, where transformers has that of the first weight."""
-    path = folder / "config.json"
-    table = parse_json(path.read_bytes())
-    table["dtype"] = str(dtype).removeprefix("torch.")
-    storage.write_atomic(path, json.dumps(table, indent=2, sort_keys=True) + "\n")
+        parts |= {*(getattr(policy.base, "_keep_in_fp32_modules", None) or ())}
+    parts = {part.strip("*.") for part in parts}
+    return {
+        name: torch.float32 if any(part in name for part in parts) else dtype
+        for name in plain_weights(policy)
+    }
 
 
 def _require_fit(weights: Iterable[tuple[str, Tensor]], dtype: torch.dtype) -> None:

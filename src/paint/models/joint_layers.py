@@ -77,7 +77,7 @@ class JointLayer:
             self.bias = torch.cat([*biases, first.bias.new_zeros(self.rank)])
 
     def _views(self) -> Sequence[Tensor]:
-        """The rows of every layer's weights; those of the adapters follow them."""
+        # Those of the adapters follow them.
         views: Sequence[Tensor] = self.weight.split([*self.sizes, self.rank])
         return views[:-1]
 
@@ -103,7 +103,7 @@ class JointLayer:
             column += part.rank
 
     def forward(self, x: Float[Tensor, "*rows i"]) -> tuple[Tensor, ...]:
-        """The outputs of all layers."""
+        """Return the outputs of all layers."""
         joint = linear(x, self.weight, self.bias)
         size = sum(self.sizes)
         y = joint[..., :size]
@@ -121,7 +121,7 @@ class JointLayer:
         return not any(part.rank and part.layer.disable_adapters for part in self.parts)
 
     def output(self, number: int, x: Tensor) -> Tensor:
-        """The output of one layer. The first call with an input computes those of all layers."""
+        """Return the output of a layer. The first call with an input computes those of all."""
         # By identity, as in _groups: the layers of a group are called with one tensor.
         if x is not self._input:
             self._input = x
@@ -175,7 +175,7 @@ def share_inputs(base: PreTrainedModel) -> None:
 
 
 def _groups(base: PreTrainedModel) -> list[list[Part]]:
-    """Linear layers of the decoder that are called one after another on the same input."""
+    """Return linear layers of the decoder that are called in turn on the same input."""
     decoder = base.get_decoder()
     parts = _parts(decoder)
     calls: list[tuple[nn.Module, Tensor]] = []
@@ -210,7 +210,7 @@ def _groups(base: PreTrainedModel) -> list[list[Part]]:
 
 
 def _parts(decoder: nn.Module) -> dict[nn.Module, Part]:
-    """Frozen linear layers, with their adapters, by the module that the model calls."""
+    """Return frozen linear layers, with their adapters, by the module that the model calls."""
     adapted = [module for module in decoder.modules() if isinstance(module, LoraLayer)]
     inner = {child for module in adapted for child in module.modules() if child is not module}
     parts: dict[nn.Module, Part] = {}
@@ -231,7 +231,6 @@ def _parts(decoder: nn.Module) -> dict[nn.Module, Part]:
 
 
 def _fit(first: Part, other: Part) -> bool:
-    """Whether two layers of one input can share a matrix and a product of adapters."""
     has_bias = first.frozen.bias is not None
     is_alike = has_bias == (other.frozen.bias is not None) and first.scale == other.scale
     return is_alike and first.frozen.weight.dtype == other.frozen.weight.dtype

@@ -36,7 +36,6 @@ from transformers import (
 from transformers.utils.logging import disable_progress_bar
 
 from chatforms.call_styles import CallStyle, call_style
-from chatforms.chat_template import encode, render_prompt
 from chatforms.conventions import (
     Conventions,
     common_length,
@@ -47,7 +46,6 @@ from chatforms.conventions import (
 from chatforms.messages import THOUGHT_FIELDS
 from chatforms.rendering import render_chat
 from chatforms.special_tokens import drop_special_text, require_no_control
-from chatforms.tool_schemas import Schema
 from paint.config import schema as cfg
 from paint.config.recipe import require_bitsandbytes
 from paint.core.demo_files import model_path
@@ -219,7 +217,7 @@ class Policy:
         thinking: bool | None = None,
         then: Sequence[Mapping[str, Any]] = (),
     ) -> list[int]:
-        """Token ids of the deployment prompt, with thinking as configured unless given.
+        """Return token ids of the deployment prompt, with thinking as configured unless given.
 
         A text is a problem without further fields (paper: figure 'Prompt views'). ``then`` are the
         messages of a conversation after it, up to the next turn.
@@ -228,10 +226,6 @@ class Policy:
         problem = _problem_of(problem)
         messages = views.student_chat(self.prompts, problem)
         return self._encode(messages, thinking=thinking, problem=problem, then=then)
-
-    def tools_for(self, problem: Problem) -> Sequence[Schema]:
-        """The schemas that the prompts of a problem tell of. Raises PromptError as tools_of_row."""
-        return views.tools_of_row(problem, self.tools)
 
     def _encode(
         self,
@@ -242,15 +236,15 @@ class Policy:
         system_setting: str = "",
         then: Sequence[Mapping[str, Any]] = (),
     ) -> list[int]:
-        with chat_errors(_place(problem), system_setting):
-            return encode(
-                self.tokenizer,
-                [*messages, *map(dict, then)],
-                tools=self.tools_for(problem),
-                thinking=thinking,
-                day=self.conventions.date,
-                said=len(then),
-            )
+        chat = [*messages, *map(dict, then)]
+        text = self.writer.render(
+            problem, chat, thinking=thinking, system_setting=system_setting, said=len(then)
+        )
+        return self._ids(text)
+
+    def _ids(self, text: str) -> list[int]:
+        # A template writes the tokens that begin a text itself.
+        return list(self.tokenizer.encode(text, add_special_tokens=False))
 
     def teacher_prompt(
         self,
@@ -263,7 +257,7 @@ class Policy:
         names: Mapping[str, str] = views.NO_NAMES,
         then: Sequence[Mapping[str, Any]] = (),
     ) -> list[int]:
-        """Token ids of the privileged prompt: with a masked, a complete or no reference.
+        """Return token ids of the privileged prompt: with a masked, a complete or no reference.
 
         ``names`` are those of a context (``paint.data.contexts.Context``), and ``then`` the
         messages of a conversation after it, up to the next turn.
@@ -304,7 +298,7 @@ class Policy:
         )
 
     def template_difference(self) -> tuple[str, str]:
-        """Text that the chat template adds to only one view: to the student's, to the teacher's.
+        """Return text that the template adds to one view only: to the student's, to the teacher's.
 
         It comes from the views' thinking modes, for the same message. Both are empty if the views
         differ in the privileged context alone, as in the paper (section 'Background').
@@ -324,7 +318,7 @@ class Policy:
     def rationale_prompt(
         self, problem: Problem | str, context: str, *, complete: bool, request: str = ""
     ) -> list[int]:
-        """Token ids of the request for a rationale; thinking is off, since that is the reply."""
+        """Return token ids of the request for a rationale; thinking is off: that is the reply."""
         problem = _problem_of(problem)
         # A context may be a completion. Special text of a problem's row was refused before.
         context = drop_special_text(self.tokenizer, context)
@@ -339,11 +333,10 @@ class Policy:
         )
 
     def solution_ids(self, solution: str) -> list[int]:
-        """Token ids of a text as a completion, ended as the chat template ends a turn."""
+        """Return token ids of a text as a completion, ended as the chat template ends a turn."""
         with chat_errors():
             require_no_control(self.tokenizer, solution)
-        ids = self.tokenizer.encode(solution, add_special_tokens=False)
-        return [*ids, *self._ending]
+        return [*self._ids(solution), *self._ending]
 
     @property
     def _ending(self) -> list[int]:
@@ -355,7 +348,7 @@ class Policy:
         return [*turn, ends[0] if own is None else own]
 
     def reference(self, problem: Problem | str) -> Reference:
-        """A problem's solution, or a text in its place, as it follows the student's prompt.
+        """Return a problem's solution, or a text in its place, as it follows the student's prompt.
 
         Raises PromptError for a solution whose thought does not fit the model's.
         """
@@ -366,16 +359,14 @@ class Policy:
         return fit_reference(problem.solution, known, thinking=thinking, whose=whose)
 
     def reference_ids(self, problem: Problem | str) -> list[int]:
-        """Token ids of a reference solution after the student's prompt, including its end."""
+        """Return token ids of a reference solution after the student's prompt, with its end."""
         reference = self.reference(problem)
-        before = reference.lead
-        lead = self.tokenizer.encode(before, add_special_tokens=False) if before else []
-        return [*lead, *self.solution_ids(reference.text)]
+        return [*self._ids(reference.lead), *self.solution_ids(reference.text)]
 
     def turn_ids(
         self, problem: Problem, before: Sequence[Mapping[str, Any]], message: Mapping[str, Any]
     ) -> tuple[list[int], list[int]]:
-        """Token ids of a prompt, and of an assistant's message after it, as the template writes it.
+        """Return token ids of a prompt, and of an assistant's message that the template writes.
 
         Args:
             before: the messages of the conversation between the first prompt and this turn.
@@ -386,16 +377,9 @@ class Policy:
         """
         prompt = self.student_prompt(problem, then=before)
         chat = [*views.student_chat(self.prompts, problem), *map(dict, before), dict(message)]
-        with chat_errors(f"problem {problem.name}"):
-            written = render_prompt(
-                self.tokenizer,
-                chat,
-                tools=self.tools_for(problem),
-                thinking=self.student_thinking,
-                day=self.conventions.date,
-                said=len(before) + 1,
-                is_reply=True,
-            )
+        written = self.writer.render(
+            problem, chat, thinking=self.student_thinking, said=len(before) + 1, is_reply=True
+        )
         begun, end = self.decode(prompt, special=True), self.conventions.end_of_turn.strip()
         # A prompt without thinking may end in an empty thought, which written turns do not have.
         heads = [
@@ -415,7 +399,7 @@ class Policy:
                 )
         if end and end in text:
             text = text[: text.rindex(end)]
-        return prompt, [*self.tokenizer.encode(text, add_special_tokens=False), *self._ending]
+        return prompt, [*self._ids(text), *self._ending]
 
     def _without_empty_thought(self, text: str) -> str:
         for tags in self.conventions.tags:
@@ -425,13 +409,13 @@ class Policy:
         return text
 
     def decode(self, ids: Sequence[int], *, special: bool = False) -> str:
-        """The text of token ids, with or without special tokens."""
+        """Return the text of token ids, with or without special tokens."""
         text = self.tokenizer.decode(list(ids), skip_special_tokens=not special)
         assert isinstance(text, str)
         return text
 
     def transcript(self, prompt: Sequence[int], completion: Sequence[int]) -> str:
-        """Text of a completion for a grader, with thought tags, also one that the prompt opened."""
+        """Return a completion's text for a grader, with thought tags, also of an opened thought."""
         has_ended = len(completion) > 0 and completion[-1] in self.end_ids
         text = self.decode(completion[:-1] if has_ended else completion, special=True)
         end = self.decode(prompt[-HEADER_TOKENS:], special=True).rstrip()
@@ -457,7 +441,7 @@ class Policy:
         completions: Sequence[Sequence[int]],
         beginning: Beginning | None = None,
     ) -> Float[Tensor, "n h"]:
-        """Final hidden states that predict each completion token, completions concatenated.
+        """Return final hidden states that predict each completion token, completions concatenated.
 
         Row i contributes the states at positions p - 1 ... p + c - 2, where p and c are the lengths
         of its prompt and completion. Later turns go on in the row of the turn before where their
@@ -493,15 +477,10 @@ class Policy:
 
 
 def _near_rows(rows: Tensor, place: int) -> int:
-    """The number of other rows that are within NEAR of a row's norm."""
+    """Return the number of other rows within NEAR of a row's norm."""
     row = rows[place].float()
     near = [(part.float() - row).norm(dim=1) <= NEAR * row.norm() for part in rows.split(4096)]
     return int(torch.cat(near).sum()) - 1
-
-
-def _place(problem: Problem) -> str:
-    """The problem's name for messages; "" for a text that is none of a file."""
-    return f"problem {problem.name}" if problem.id else ""
 
 
 def _problem_of(problem: Problem | str) -> Problem:
@@ -520,11 +499,15 @@ class ModelFiles(NamedTuple):
 def open_model(path: str) -> ModelFiles:
     """Read what is known of a model before its weights are loaded. Raises PolicyError."""
     verify_export(Path(model_path(path)))
-    tokenizer = load_tokenizer(path)
+    return ModelFiles(load_tokenizer(path), read_config(path))
+
+
+def read_config(path: str) -> PreTrainedConfig:
+    """Read a model's config.json. Raises PolicyError."""
     with _loading(path):
+        require_model(model_path(path))
         # False: by default, transformers may ask on the terminal whether to run code.
-        config = AutoConfig.from_pretrained(model_path(path), trust_remote_code=False)
-    return ModelFiles(tokenizer, config)
+        return AutoConfig.from_pretrained(model_path(path), trust_remote_code=False)
 
 
 def load_policy(
@@ -603,7 +586,6 @@ def move_policy(policy: Policy, device: torch.device) -> None:
 def _load_base(
     config: cfg.ModelConfig, device: torch.device | str, *, is_shared: bool
 ) -> PreTrainedModel:
-    """Load the complete model; if it is sharded, weights stay in their file until they are read."""
     if not sys.stderr.isatty():
         disable_progress_bar()
     with _loading(config.path):
@@ -639,14 +621,13 @@ def _load_base(
 
 
 def quantization(config: cfg.ModelConfig, device: torch.device | str) -> dict[str, Any]:
-    """Arguments with which transformers loads layers in 4 bits, as a vLLM server does.
+    """Return arguments with which transformers loads layers in 4 bits, as a vLLM server does.
 
     Of a model that is stored in FP8, those with which it restores the layers: FP8 has no gradients,
     and the sum with an adapter would be rounded to 8 bits.
     """
     if config.quantization == "none":
-        own = AutoConfig.from_pretrained(model_path(config.path), trust_remote_code=False)
-        stored = getattr(own, "quantization_config", None) or {}
+        stored = getattr(read_config(config.path), "quantization_config", None) or {}
         if stored.get("quant_method") != "fp8":
             return {}
         restored = FineGrainedFP8Config.from_dict({**stored, "dequantize": True})
@@ -663,13 +644,10 @@ def quantization(config: cfg.ModelConfig, device: torch.device | str) -> dict[st
 
 
 def _forget_restored_quantization(base: PreTrainedModel, config: cfg.ModelConfig) -> None:
-    """Make a model whose layers were restored from FP8 or MXFP4 an ordinary one.
-
-    transformers would save it in these formats again, without a config.json that says so.
-    """
-    own = AutoConfig.from_pretrained(model_path(config.path), trust_remote_code=False)
+    # transformers would save a model whose layers were restored from FP8 or MXFP4 in these formats
+    # again, without a config.json that says so.
     is_quantized = getattr(base, "hf_quantizer", None) is not None
-    if getattr(own, "quantization_config", None) and not is_quantized:
+    if getattr(read_config(config.path), "quantization_config", None) and not is_quantized:
         # The names and layouts of the file, among which are those of the formats: without them,
         # transformers takes those of the family.
         del base._weight_conversions
@@ -682,17 +660,11 @@ def load_tokenizer(path: str) -> PreTrainedTokenizerBase:
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
             model_path(path), trust_remote_code=False
         )
-        has_template = bool(tokenizer.chat_template)
     # Where its files are missing, transformers makes one without tokens.
     if not tokenizer.encode("a", add_special_tokens=False):
         raise PolicyError(
             f"model.path {format_value(path)} has a tokenizer without tokens: its files are "
             f"missing; add tokenizer.json and tokenizer_config.json of the model"
-        )
-    if not has_template:
-        raise PolicyError(
-            f"model.path {format_value(path)} has no chat template; take an instruction-tuned "
-            "model or add chat_template.jinja to its folder"
         )
 
     # Prompt lengths are checked by paint, with its own message, so silence transformers' warning.

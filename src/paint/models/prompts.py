@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
 
 from jinja2 import StrictUndefined, Template
@@ -66,7 +66,7 @@ class ViewWriter:
 
     @classmethod
     def of(cls, tokenizer: PreTrainedTokenizerBase, config: Config) -> "ViewWriter":
-        """The writer of a config, whose policy need not be loaded."""
+        """Return the writer of a config, whose policy need not be loaded."""
         model = config.model
         with chat_errors():
             tools = tool_schemas(tools_of(config.conversation))
@@ -82,30 +82,28 @@ class ViewWriter:
     def texts(
         self, problem: Problem, contexts: Sequence[str | None] = (), *, complete: bool = False
     ) -> list[str]:
-        """Texts of the student's prompt, and of the teacher's with each of some contexts.
+        """Return texts of the student's prompt, and of the teacher's with each of some contexts.
 
         Their token ids are those of ``Policy.student_prompt`` and ``Policy.teacher_prompt``.
         """
         student = student_chat(self.prompts, problem)
-        texts = [self._render(problem, student, thinking=self.student_thinking)]
+        texts = [self.render(problem, student, thinking=self.student_thinking)]
         for context in contexts:
             chat, setting = student, ""
             if context is not None:
                 chat = teacher_chat(self.prompts, problem, context, complete=complete)
                 setting = system_setting(self.prompts)
-            write = partial(self._render, problem, chat, thinking=self.teacher_thinking)
-            texts.append(write(system_setting=setting))
+            thinking = self.teacher_thinking
+            texts.append(self.render(problem, chat, thinking=thinking, system_setting=setting))
         return texts
 
     def conversation(self, problem: Problem) -> str:
-        """Text of a written conversation with its prompt."""
+        """Return the text of a written conversation with its prompt."""
         chat = [*student_chat(self.prompts, problem), *map(dict, problem.conversation)]
         count = len(problem.conversation)
-        return self._render(
-            problem, chat, thinking=self.student_thinking, said=count, is_reply=True
-        )
+        return self.render(problem, chat, thinking=self.student_thinking, said=count, is_reply=True)
 
-    def _render(
+    def render(
         self,
         problem: Problem,
         chat: Sequence[dict[str, Any]],
@@ -114,6 +112,10 @@ class ViewWriter:
         system_setting: str = "",
         **options: Any,
     ) -> str:
+        """Return the text of a chat about a problem. ``options`` are those of ``render_prompt``.
+
+        ``system_setting`` is that of ``chat_errors``.
+        """
         tools = tools_of_row(problem, self.tools)
         with chat_errors(f"problem {problem.name}" if problem.id else "", system_setting):
             return render_prompt(
@@ -122,7 +124,7 @@ class ViewWriter:
 
 
 def tools_of_row(problem: Problem, tools: Sequence[Schema]) -> Sequence[Schema]:
-    """The schemas that a problem's prompts tell of: those that its row names, or else all.
+    """Return the schemas that a problem's prompts tell of: those that its row names, or else all.
 
     The column ``tools`` of a row is a list of names, or of schemas as TRL's data have them, also as
     a JSON text. Schemas of a written conversation need not be of known tools.
@@ -160,7 +162,7 @@ def tools_of_row(problem: Problem, tools: Sequence[Schema]) -> Sequence[Schema]:
 
 
 def student_chat(options: PromptsConfig, problem: Problem) -> Messages:
-    """Deployment prompt: the problem in the paper's wording, a template's, or the chat as it is.
+    """Return the deployment prompt: the paper's wording of the problem, a template's, or the chat.
 
     Raises DataError where a template cannot be rendered, as for a field that the row has not.
     """
@@ -181,7 +183,7 @@ def teacher_chat(
     request: str = "",
     generated: Mapping[str, str] = NO_NAMES,
 ) -> Messages:
-    """Privileged prompt: the student's with the masked or announced complete reference.
+    """Return the privileged prompt: the student's with the masked or complete reference.
 
     ``generated`` are further names of templates, those of ``paint.data.contexts.Context``.
     With a rationale it is a conversation: the request for it (``rationale_chat``), the rationale as
@@ -214,31 +216,30 @@ def teacher_chat(
     return _with_system(options, problem, names, messages)
 
 
-def replaced_system_turns(options: PromptsConfig, problems: Iterable[Problem]) -> int:
-    """The rows whose system turn ``teacher_system`` replaces without reading it."""
+def replaced_system_turns(options: PromptsConfig, problems: Sequence[Problem]) -> str:
+    """Return a warning of rows whose system turn ``teacher_system`` replaces without reading it."""
     reads_it = re.search(r"\{[{%][^}]*\bsystem\b", options.teacher_system)
     if not options.teacher_system or reads_it:
-        return 0
-    return sum(bool(_system_of(problem)) for problem in problems)
+        return ""
+    replaced = sum(bool(_system_of(problem)) for problem in problems)
+    if not replaced:
+        return ""
+    return (
+        f"prompts.teacher_system takes the place of the system turn of {replaced:,} of "
+        f"{len(problems):,} rows, which the teacher then does not read; {{{{ system }}}} in it "
+        f"inserts that turn"
+    )
 
 
 def system_setting(options: PromptsConfig) -> str:
-    """The setting that begins the teacher's prompts with a system turn; "" if none does."""
+    """Return the setting that begins the teacher's prompts with a system turn; "" if none does."""
     return "prompts.teacher_system" if options.teacher_system else ""
-
-
-def describe_replaced(replaced: int, rows: int) -> str:
-    """The warning for what ``replaced_system_turns`` counts."""
-    return (
-        f"prompts.teacher_system takes the place of the system turn of {replaced:,} of {rows:,} "
-        f"rows, which the teacher then does not read; {{{{ system }}}} in it inserts that turn"
-    )
 
 
 def rationale_chat(
     options: PromptsConfig, problem: Problem, context: str, *, complete: bool, request: str = ""
 ) -> Messages:
-    """Prompt for the rationale that a reason-first teacher writes: by a template, or our wording.
+    """Return the prompt for the rationale of a reason-first teacher: a template's, or ours.
 
     The template ``request`` is train.options.request of paint.algorithms.variants.reason_first.
     """
@@ -256,7 +257,6 @@ def rationale_chat(
 def _with_system(
     options: PromptsConfig, problem: Problem, names: Mapping[str, Any], messages: Messages
 ) -> Messages:
-    """The messages with the teacher's system turn, if there is one, in place of their own."""
     if not options.teacher_system:
         return messages
     system = _render("prompts.teacher_system", options.teacher_system, problem, names)[-1]
@@ -265,7 +265,7 @@ def _with_system(
 
 
 def _render(setting: str, template: str, problem: Problem, names: Mapping[str, Any]) -> Messages:
-    """The chat with its last user turn by a template, or what the field of that name holds."""
+    """Return the chat with its last user turn by a template, or by the field of that name."""
     fields = problem.fields
     place = f"{setting} {format_short(template)}"
     found = f"problem {problem.name} has the fields {', '.join(fields) or 'problem'}"
@@ -294,7 +294,6 @@ def _render(setting: str, template: str, problem: Problem, names: Mapping[str, A
 
 
 def _system_of(problem: Problem) -> str:
-    """The text of the row's system turns; "" without one."""
     return "\n\n".join(text for role, text in problem.turns if role == "system")
 
 
@@ -319,7 +318,7 @@ def _compile(template: str) -> Template:
 
 
 def _require_text(value: Any) -> Any:
-    """The text or number that a template inserts. Raises ValueError for a list, null and others."""
+    """Return the text or number that a template inserts. Raises ValueError for all else."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     # An undefined name has an error of its own.
     if isinstance(value, str | StrictUndefined) or is_number:

@@ -70,7 +70,7 @@ def fit_reference(
 
 
 def describe_changes(references: Sequence[Reference]) -> list[str]:
-    """Notes on what became of the thoughts of solutions, with their numbers."""
+    """Return notes on what became of the thoughts of solutions, with their numbers."""
     counts, total = Counter(reference.change for reference in references), len(references)
     return [
         f"{counts[change]:,} of {total:,} solutions {note}"
@@ -80,7 +80,7 @@ def describe_changes(references: Sequence[Reference]) -> list[str]:
 
 
 def _thought(solution: str, pair: ThoughtTags, whose: str) -> tuple[str, bool, str]:
-    """A solution without empty thoughts before its own, whether it opens that, and its answer."""
+    """Return a solution without empty thoughts, whether it opens its own, and its answer."""
     opening, closing = re.escape(pair.opening), re.escape(pair.closing)
     empty = rf"(?s)\s*{opening}\s*{closing}\s*(?=.*{closing})"
     while re.match(empty, solution):

@@ -32,7 +32,7 @@ _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def ranks_here() -> int:
-    """Ranks of this machine, which share layers."""
+    """Return the number of ranks of this machine, which share layers."""
     if not torch.distributed.is_initialized():
         return 1
     return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
@@ -65,7 +65,7 @@ def shard(base: PreTrainedModel, device: torch.device | str) -> None:
 
 
 def is_sharded(model: nn.Module) -> bool:
-    """Whether the layers of a model are sharded."""
+    """Return whether the layers of a model are sharded."""
     return any(isinstance(module, FSDPModule) for module in model.modules())
 
 
@@ -86,7 +86,7 @@ def gather_parameters(model: nn.Module) -> Iterator[None]:
 
 
 def digest_of_weights(base: nn.Module) -> str:
-    """Digest of a model without its adapters, whether sharded or not. Collective if sharded."""
+    """Return the digest of a model without its adapters. Collective if it is sharded."""
     return digest_of(
         # Without peft's names, so that a model has one digest with and without adapters.
         (name.replace(".base_layer", ""), v.full_tensor() if isinstance(v, DTensor) else v)
@@ -96,7 +96,7 @@ def digest_of_weights(base: nn.Module) -> str:
 
 
 def digest_of(named: Iterable[tuple[str, Tensor]]) -> str:
-    """Digest of a sample of every weight and of the sum of its bits, which any change changes."""
+    """Return a digest of a sample of every weight and of the sum of its bits."""
     parts = []
     for name, value in named:
         parts.append(name.encode())
@@ -112,7 +112,7 @@ def digest_of(named: Iterable[tuple[str, Tensor]]) -> str:
 
 
 def passes_missing(accelerator: Accelerator, model: nn.Module, passes: int) -> int:
-    """Number of passes that other ranks run in addition, in which they need this rank's shards."""
+    """Return the number of further passes of other ranks, which need this rank's shards."""
     if not is_sharded(model):
         return 0
     of_all = accelerator.gather(torch.tensor([passes], device=accelerator.device))

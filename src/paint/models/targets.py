@@ -18,7 +18,7 @@ class LoraTargets(NamedTuple):
 
 
 def find_targets(base: Any, targets: Sequence[str]) -> LoraTargets:
-    """The linear layers and the experts' matrices that get an adapter.
+    """Return the linear layers and the experts' matrices that get an adapter.
 
     all-linear is every linear layer but the head. Raises ValueError for a target that is none of
     them, and for all-linear with experts, which are to be named.
@@ -28,8 +28,8 @@ def find_targets(base: Any, targets: Sequence[str]) -> LoraTargets:
         targets = layers
     parameters = [target for target in targets if names_experts(target)]
     modules = [target for target in targets if not names_experts(target)]
-    unknown = [target for target in modules if not _any_matches(linear, target)]
-    unknown += [target for target in parameters if not _any_matches(experts, target)]
+    unknown = [t for t in modules if not any(matches(name, t) for name in linear)]
+    unknown += [t for t in parameters if not any(matches(name, t) for name in experts)]
     if unknown:
         all_of_them = f", or {ALL_LINEAR} for all of them"
         if experts:
@@ -67,7 +67,7 @@ def require_adapters(base: Any, targets: LoraTargets) -> None:
 
 
 def adapted_names(base: Any) -> set[str]:
-    """Full names of the linear layers and of the experts' matrices that have an adapter."""
+    """Return full names of the linear layers and of the experts' matrices with an adapter."""
     names = set()
     for name, module in base.named_modules():
         if isinstance(module, LoraLayer):
@@ -77,12 +77,12 @@ def adapted_names(base: Any) -> set[str]:
 
 
 def matches(name: str, target: str) -> bool:
-    """Whether a target is a module's full name, or its last parts, as peft compares them."""
+    """Return whether a target is a module's full name, or its last parts, as peft compares them."""
     return name == target or name.endswith(f".{target}")
 
 
 def describe_adapters(base: Any) -> str:
-    """Which linear layers and experts have adapters, and which have none."""
+    """Return which linear layers and experts have adapters, and which have none."""
     trained = sum(p.numel() for p in base.parameters() if p.requires_grad)
     adapters, experts = adapted_names(base), expert_matrices(base)
     adapted: set[str] = set()
@@ -97,7 +97,7 @@ def describe_adapters(base: Any) -> str:
 
 
 def expert_matrices(base: Any) -> list[str]:
-    """Full names of the weights of experts, tensors of three axes."""
+    """Return full names of the weights of experts, tensors of three axes."""
     return [
         name.replace(".base_layer", "")
         for name, weights in base.named_parameters()
@@ -111,7 +111,3 @@ def _last_two(name: str) -> str:
 
 def _is_targeted(name: str, targets: Sequence[str]) -> bool:
     return any(matches(name, target) for target in targets)
-
-
-def _any_matches(names: Any, target: str) -> bool:
-    return any(matches(name, target) for name in names)

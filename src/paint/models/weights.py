@@ -10,16 +10,16 @@ import torch
 from peft.utils import load_peft_weights, set_peft_model_state_dict
 from safetensors.torch import load_file
 from torch import Tensor
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoModelForCausalLM
 from transformers.utils import GENERATION_CONFIG_NAME
 
 from paint.config import schema as cfg
 from paint.core import storage
 from paint.core.demo_files import model_name, model_path
 from paint.core.errors import PaintError, wrap_errors
-from paint.core.hub import local_file, require_model
+from paint.core.hub import local_file
 from paint.core.nesting import parse_json
-from paint.models.policy import Policy, PolicyError
+from paint.models.policy import Policy, PolicyError, read_config
 from paint.models.sharding import digest_of, digest_of_weights
 from paint.resolve.structure import linear_layers
 
@@ -35,27 +35,17 @@ class NonFiniteWeights(PolicyError):
     """Stored weights have values that are not finite; the message names the first tensor."""
 
 
-ONE_SHAPE = "only LoRA adapters of one rank and alpha can be evaluated"
-
-
 def own_dtype(path: str) -> cfg.Dtype:
-    """Dtype in which a model's weights are stored; bfloat16 if its config names none."""
-    with wrap_errors(path, PolicyError, "name a causal language model"):
-        require_model(model_path(path))
-        dtype = AutoConfig.from_pretrained(model_path(path), trust_remote_code=False).dtype
-
+    """Return the dtype in which a model's weights are stored; bfloat16 if its config has none."""
     names: dict[torch.dtype, cfg.Dtype] = {torch.float32: "float32", torch.float16: "float16"}
-    return names.get(dtype, "bfloat16")
+    return names.get(read_config(path).dtype, "bfloat16")
 
 
 def linear_layers_of(path: str) -> tuple[str, ...]:
-    """Names of a model's linear layers, without its weights. Raises PolicyError."""
-    with wrap_errors(path, PolicyError, "name a causal language model"):
-        require_model(model_path(path))
-        # False: by default, transformers may ask on the terminal whether to run code.
-        config = AutoConfig.from_pretrained(model_path(path), trust_remote_code=False)
-        with torch.device("meta"):
-            return linear_layers(AutoModelForCausalLM.from_config(config, trust_remote_code=False))
+    """Return names of a model's linear layers, without its weights. Raises PolicyError."""
+    config = read_config(path)
+    with wrap_errors(path, PolicyError, "name a causal language model"), torch.device("meta"):
+        return linear_layers(AutoModelForCausalLM.from_config(config, trust_remote_code=False))
 
 
 def read_adapter_shape(folder: Path) -> cfg.ModelConfig:
@@ -82,7 +72,7 @@ def read_lora(folder: Path) -> Mapping[str, Any]:
     Raises PolicyError unless it is of a LoRA adapter of one rank and alpha, rsLoRA or DoRA.
     """
     path = folder / ADAPTER_CONFIG
-    with wrap_errors(path, PolicyError, ONE_SHAPE):
+    with wrap_errors(path, PolicyError, "only LoRA adapters of one rank and alpha can be read"):
         adapter: dict[str, Any] = parse_json(path.read_bytes())
         plain = {"peft_type": "LORA", "bias": "none"} | dict.fromkeys(_NOT_PLAIN)
         for name, value in plain.items():
@@ -96,12 +86,12 @@ def read_lora(folder: Path) -> Mapping[str, Any]:
 
 
 def adapter_targets(adapter: Mapping[str, Any]) -> list[str]:
-    """Names of the layers and of the experts' matrices in an adapter_config.json, sorted."""
+    """Return sorted names of the layers and experts' matrices in an adapter_config.json."""
     return sorted([*adapter["target_modules"], *(adapter.get("target_parameters") or [])])
 
 
 def model_digests(policy: Policy) -> dict[str, str]:
-    """Digests of a model's weights and of its tokenizer and chat template."""
+    """Return digests of a model's weights and of its tokenizer and chat template."""
     tokenizer = policy.tokenizer
     text = json.dumps([tokenizer.chat_template, sorted(tokenizer.get_vocab().items())])
     return {
@@ -111,18 +101,18 @@ def model_digests(policy: Policy) -> dict[str, str]:
 
 
 def weights_digest(policy: Policy) -> str:
-    """Digest of the base model's weights, independent of its path and adapter."""
+    """Return the digest of the base model's weights, independent of its path and adapter."""
     return policy.digest or digest_of_weights(policy.base)
 
 
 def trained_digest(policy: Policy) -> str:
-    """Digest of the current values of the trained parameters."""
+    """Return the digest of the current values of the trained parameters."""
     named = policy.model.named_parameters()
     return digest_of((name, value) for name, value in named if value.requires_grad)
 
 
 def trained_in(checkpoint: Path, tuning: Literal["lora", "full"]) -> Path:
-    """Folder of the trained weights in a checkpoint."""
+    """Return the folder of the trained weights in a checkpoint."""
     return checkpoint / {"lora": "adapter", "full": "model"}[tuning]
 
 
@@ -142,10 +132,8 @@ def save_trained(policy: Policy, folder: Path) -> None:
 def save_served(policy: Policy, folder: Path) -> None:
     """Save the adapter for a server, rounded to the base's dtype as the server itself would."""
     # Nothing waits for a disk: a server reads it at once, and nobody after a crash.
-    rounded = {}
-    for name, value in policy.model.named_parameters():
-        if value.requires_grad:
-            rounded[name] = value.detach().to(policy.lm_head.weight.dtype)
+    dtype, named = policy.lm_head.weight.dtype, policy.model.named_parameters()
+    rounded = {name: value.detach().to(dtype) for name, value in named if value.requires_grad}
     policy.model.save_pretrained(folder, state_dict=rounded)
 
 
@@ -175,21 +163,21 @@ def save_model(policy: Policy, folder: Path, weights: dict[str, Tensor]) -> None
 
 
 def plain_weights(policy: Policy) -> dict[str, Tensor]:
-    """The base's weights and persistent buffers, by their names without adapters."""
-    weights = {}
-    for name, value in policy.base.state_dict().items():
-        if ".lora_" not in name:
-            weights[name.replace(".base_layer", "")] = value
-    return weights
+    """Return the base's weights and persistent buffers, by their names without adapters."""
+    return {
+        name.replace(".base_layer", ""): value
+        for name, value in policy.base.state_dict().items()
+        if ".lora_" not in name
+    }
 
 
 def not_finite(weights: Iterable[tuple[str, Tensor]]) -> str:
-    """The name of the first of these tensors with a value that is not finite; "" without one."""
+    """Return the name of the first of these tensors with a value that is not finite, or ""."""
     return next((name for name, value in weights if not value.isfinite().all()), "")
 
 
 def is_finite(trained: Path) -> bool:
-    """Whether all weights in a folder of trained weights are finite."""
+    """Return whether all weights in a folder of trained weights are finite."""
     files = trained.glob("*.safetensors")
     return not any(not_finite(load_file(path).items()) for path in files)
 

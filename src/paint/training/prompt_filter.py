@@ -19,7 +19,7 @@ from paint.inference.rollouts import Rollout, TeacherPrompt
 from paint.models.lengths import chunks, spaced
 from paint.models.model_errors import REASON, PromptError
 from paint.models.policy import Policy
-from paint.models.prompts import describe_replaced, replaced_system_turns
+from paint.models.prompts import replaced_system_turns
 from paint.models.references import describe_changes
 from paint.resolve.check import Resolved
 from paint.resolve.structure import position_limit
@@ -101,9 +101,7 @@ def _note_prompts(
     policy: Policy, run: Resolved, contexts: Contexts, problems: Sequence[Problem], display: Display
 ) -> None:
     """Say what of the problems the views do not read as it is in the file."""
-    replaced = replaced_system_turns(run.config.prompts, problems)
-    if replaced:
-        display.warn(describe_replaced(replaced, len(problems)))
+    display.warnings([replaced_system_turns(run.config.prompts, problems)])
     if run.algorithm.needs_context:
         note_unmasked(contexts, problems, display)
     if run.learns_solutions:

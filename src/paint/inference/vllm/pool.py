@@ -305,7 +305,7 @@ def _log_of(server: VllmServer) -> str:
 
 @asynccontextmanager
 async def _task_group() -> AsyncIterator[asyncio.TaskGroup]:
-    """A group of tasks, the first PaintError of which cancels the others and is raised."""
+    """Open a group of tasks, whose first PaintError cancels the others and is raised."""
     try:
         async with asyncio.TaskGroup() as group:
             yield group

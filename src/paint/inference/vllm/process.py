@@ -49,7 +49,7 @@ def server_command(
     sizes: ServerFlags | None = None,  # None: vLLM's default share, and the rows of ``options``
     host: str = "127.0.0.1",
 ) -> list[str]:
-    """The command line of an owned server; ``rollout.server_args`` come last and override it.
+    """Return the command line of an owned server; ``rollout.server_args`` come last, and win.
 
     Raises UntrustedError for one that a record names, and nobody vouches for.
     """
@@ -95,7 +95,7 @@ def server_command(
 
 
 def server_environment(options: cfg.RolloutConfig) -> dict[str, str]:
-    """The environment variables of an owned server, in addition to this process's."""
+    """Return the environment variables of an owned server, besides this process's."""
     # Every user of this machine can reach the server, but only with a key load an adapter. Command
     # lines, unlike environments, are visible to all users.
     variables = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1", API_KEY: secrets.token_urlsafe(32)}
@@ -106,11 +106,8 @@ def server_environment(options: cfg.RolloutConfig) -> dict[str, str]:
 
 
 def inherited_environment(command: Sequence[str]) -> dict[str, str]:
-    """This process's environment for a server, without what concerns the trainer alone."""
-    kept = {}
-    for k, v in os.environ.items():
-        if not TRAINER_VARIABLES.fullmatch(k):
-            kept[k] = v
+    """Return this process's environment for a server, without what is the trainer's alone."""
+    kept = {k: v for k, v in os.environ.items() if not TRAINER_VARIABLES.fullmatch(k)}
     if os.sep in command[0]:  # vLLM looks for tools of its environment, such as ninja, there
         own = [str(Path(command[0]).parent), kept.get("PATH", os.defpath)]
         kept["PATH"] = os.pathsep.join(own)
@@ -119,7 +116,7 @@ def inherited_environment(command: Sequence[str]) -> dict[str, str]:
 
 
 def gpu_environment(gpus: str) -> dict[str, str]:
-    """CUDA_VISIBLE_DEVICES for an entry of ``rollout.server_gpus``; "" is those of this process."""
+    """Return CUDA_VISIBLE_DEVICES of an entry of ``rollout.server_gpus``; "" is this process's."""
     if gpus:
         return {"CUDA_VISIBLE_DEVICES": "" if gpus == NO_GPU else gpus}
     return {}
@@ -183,7 +180,7 @@ class OwnedProcess:
             self.process.send_signal(number)
 
     def tail(self, lines: int = 15) -> str:
-        """The last lines of its log, without colors."""
+        """Return the last lines of its log, without colors."""
         try:
             text = self.log.read_bytes()[-TAIL_BYTES:].decode(errors="replace")
         except OSError as error:
