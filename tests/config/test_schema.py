@@ -101,10 +101,10 @@ REFUSED = [
     ("objective.interpolation_weight", "1.3", "in [0, 1], got 1.3 ("),
     ("objective.temperature", "'x'", 'a number or None, got "x"'),
     ("model.student_thinking", "1", "true or false, got 1"),
-    ("model.lora_targets", "7", "a list of text, got 7"),
-    ("data.path", "3", "text or a list of text, got 3"),
+    ("model.lora_targets", "7", "a list of values, each text, got 7"),
+    ("data.path", "3", "text or a list of values, each text, got 3"),
     ("teacher.weights", "'live '", 'one of frozen, ema, live, got "live "'),
-    ("context.source", "[]", "distinct sources, none alone, got ("),
+    ("context.source", "[]", "distinct sources, got ("),
     ("rollout.samples_per_problem", "0", "at least 1, got 0 ("),
     ("log.trackers", "['mlflow']", "a list of values, each one of tensorboard, wandb, trackio"),
 ]

@@ -1,13 +1,13 @@
 """The sources of the teacher's context, one record each: the values of ``context.source``.
 
-What names a source reads its record here: the help of the setting, the fields that rows need, the
-controls of `paint compare` and `paint advise`, the limits of prompts, and the tables of
-docs/how-to/own-context.md and docs/concepts/teacher-and-controls.md. The text of a source is read
-by the function of its name in paint.data.contexts.READERS.
+Help, commands and the tables of docs/how-to/own-context.md and
+docs/concepts/teacher-and-controls.md are made of these records. The text of a source is read by the
+function of its name in paint.data.contexts.READERS.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 Origin = Literal["row", "field", "setting", "rows", "completion", "step", "function"]
@@ -20,14 +20,14 @@ class ContextSource:
     """What is known of a source before anything is read.
 
     Attributes:
-        shows: what the teacher reads, as the help of the setting and the tables say it.
+        shows: what the teacher reads, as help and tables say it.
         masked: whether a share of the text is hidden.
-        is_control: whether the teacher reads it to show what another source teaches; overlap and
-            mask ratio are then those of the problem's own solution.
-        control: the control that shows the same of another row; it is no control's.
-        placebo: the control of about the same length that says nothing; it is no control's.
+        is_control: whether it is read to show what another source teaches; overlap and mask ratio
+            are then those of the problem's own solution.
+        control: the control that shows the same of another row.
+        placebo: the control of about the same length that says nothing.
         needs: what every row needs, of "solution" and "answer", or a field.
-        grade: what it shows of a grader's work: its comments, or completions that it finds right.
+        grade: what it shows of a grader's work: comments, or completions that are right.
         bounded_by: what bounds the length of a text that is no row's own: the solutions of all
             rows, or the settings context.text and context.file.
     """
@@ -64,102 +64,65 @@ class ContextSource:
         return self.grade == "comment"
 
 
-SOURCES = {
-    source.name: source
-    for source in (
-        ContextSource("solution", "the problem's own solution (paper)", needs=("solution",)),
-        ContextSource(
-            "text",
-            "context.text, the same for all rows",
-            origin="setting",
-            masked=False,
-            control="other_text",
-            placebo="placebo_text",
-        ),
-        ContextSource(
-            "file",
-            "the text file context.file, the same for all rows, as it is at the start",
-            origin="setting",
-            masked=False,
-            control="other_text",
-            placebo="placebo_text",
-        ),
-        ContextSource(
-            "neighbour",
-            "the solution of the most similar other problem",
-            origin="rows",
-            bounded_by="solution",
-        ),
-        ContextSource(
-            "rollout",
-            "a verified completion of the same problem from another row of the step, or without "
-            "one the row's solution",
-            origin="step",
-            grade="verdict",
-            bounded_by="solution",
-        ),
-        ContextSource(
-            "feedback",
-            "what the grader said of the completion itself",
-            origin="completion",
-            grade="comment",
-            control="other_feedback",
-        ),
-        ContextSource("none", "no reference", masked=False, is_control=True),
-        ContextSource(
-            "other",
-            "another problem's solution",
-            origin="rows",
-            is_control=True,
-            needs=("solution",),
-            bounded_by="solution",
-        ),
-        ContextSource(
-            "other_text",
-            "other problems' text, as many characters as context.text or context.file",
-            origin="rows",
-            masked=False,
-            is_control=True,
-            bounded_by="setting",
-        ),
-        ContextSource(
-            "placebo",
-            "a sentence about the weather, as many characters as the problem's own solution",
-            masked=False,
-            is_control=True,
-            needs=("solution",),
-        ),
-        ContextSource(
-            "placebo_text",
-            "a sentence about the weather, as many characters as context.text or context.file",
-            masked=False,
-            is_control=True,
-            bounded_by="setting",
-        ),
-        ContextSource(
-            "answer",
-            "the right answer alone",
-            masked=False,
-            is_control=True,
-            needs=("answer",),
-        ),
-        ContextSource(
-            "wrong_answer",
-            "the answer of another problem",
-            origin="rows",
-            masked=False,
-            is_control=True,
-            needs=("answer",),
-        ),
-        ContextSource(
-            "other_feedback",
-            "what the grader said of another completion",
-            origin="step",
-            is_control=True,
-            grade="comment",
-        ),
-    )
-}
+_of_setting = partial(
+    ContextSource, origin="setting", masked=False, control="other_text", placebo="placebo_text"
+)
+_control = partial(ContextSource, is_control=True)
+_ALL = (
+    ContextSource("solution", "the problem's own solution (paper)", needs=("solution",)),
+    _of_setting("text", "context.text, the same for all rows"),
+    _of_setting("file", "the text file context.file, the same for all rows, as it is at the start"),
+    ContextSource(
+        "neighbour", "the solution of the most similar other problem", "rows", bounded_by="solution"
+    ),
+    ContextSource(
+        "rollout",
+        "a verified completion of the same problem from another row of the step, or without "
+        "one the row's solution",
+        "step",
+        grade="verdict",
+        bounded_by="solution",
+    ),
+    ContextSource(
+        "feedback",
+        "what the grader said of the completion itself",
+        "completion",
+        grade="comment",
+        control="other_feedback",
+    ),
+    _control("none", "no reference", masked=False),
+    _control(
+        "other", "another problem's solution", "rows", needs=("solution",), bounded_by="solution"
+    ),
+    _control(
+        "other_text",
+        "other problems' text, as many characters as context.text or context.file",
+        "rows",
+        masked=False,
+        bounded_by="setting",
+    ),
+    _control(
+        "placebo",
+        "a sentence about the weather, as many characters as the problem's own solution",
+        masked=False,
+        needs=("solution",),
+    ),
+    _control(
+        "placebo_text",
+        "a sentence about the weather, as many characters as context.text or context.file",
+        masked=False,
+        bounded_by="setting",
+    ),
+    _control("answer", "the right answer alone", masked=False, needs=("answer",)),
+    _control(
+        "wrong_answer", "the answer of another problem", "rows", masked=False, needs=("answer",)
+    ),
+    _control(
+        "other_feedback", "what the grader said of another completion", "step", grade="comment"
+    ),
+)
+
+SOURCES = {source.name: source for source in _ALL}
 """The built-in sources by name, controls last."""
 
 CONTROLS = tuple(source.name for source in SOURCES.values() if source.is_control)
@@ -175,7 +138,7 @@ FUNCTION = ContextSource("module:function", "what the function returns", origin=
 
 
 def context_source(name: str) -> ContextSource:
-    """The record of a value of ``context.source``: a built-in source, a function or a field."""
+    """Return the record of a built-in source, a function or a field."""
     if name in SOURCES:
         return SOURCES[name]
     if ":" in name:
@@ -184,7 +147,7 @@ def context_source(name: str) -> ContextSource:
 
 
 def sources_help() -> str:
-    """What ``context.source`` takes, as a sentence."""
+    """Say what ``context.source`` takes."""
     controls = [SOURCES[name] for name in CONTROLS]
     others = [source for source in SOURCES.values() if not source.is_control]
     in_full = [source.name for source in SOURCES.values() if not source.masked]

@@ -22,13 +22,13 @@ from paint.core.extensions import (
     option_fields,
     option_types,
     plain_options,
+    values_of,
 )
 from paint.core.nesting import parse_toml, require_shallow
 from paint.core.settings import convert_value, value_of_text, value_of_words
 from paint.core.trust import Executable, vouch_for
 
-# Recipes have about a thousand bytes. Much longer ones take hours.
-RECIPE_BYTES = 2**16
+RECIPE_BYTES = 2**16  # recipes have about a thousand; much longer ones take hours
 
 _RECIPES = Path(__file__).parent / "recipes"
 _SECTIONS: dict[str, Any] = {section.name: section.type for section in dataclasses.fields(Config)}
@@ -39,18 +39,11 @@ SETTINGS = tuple(
 
 Settings = TypeVar("Settings", Config, EvaluationConfig)
 
-_STARTED = {
-    "rollout.server": RolloutConfig().server,
-    "rollout.server_args": RolloutConfig().server_args,
-    "rollout.urls": "",
-}
-"""Settings of command lines and of addresses, which get the key of servers, with what is none."""
+# Settings of command lines and of addresses, which get the key of servers, with what is none.
+_STARTED = {"rollout.server": RolloutConfig().server, "rollout.server_args": "", "rollout.urls": ""}
 
-_LISTS = ("conversation.tools",)
-"""Settings of objects without options."""
-
+# Settings that take objects of one class alone, so that of the package none but extensions.
 _OF_A_CLASS = ("train.method", "train.optimizer", "objective.divergence", "rollout.engine")
-"""Settings that take objects of one class alone, so that of the package none but extensions."""
 
 
 def shipped_recipes() -> list[str]:
@@ -64,58 +57,54 @@ def shipped_folders() -> list[str]:
 
 
 def find_recipes(name: str) -> list[Path]:
-    """The path of a recipe, or those of the TOML files of a folder, in the order of their names.
+    """Return the path of a recipe, or those of the TOML files of a folder, sorted by name.
 
     A folder is a shipped one by name, such as ablations/mask-ratio, or a path.
 
-    Raises:
-        ConfigError: there is no such recipe, or the folder has none or cannot be read.
+    Raises ConfigError if there is no such recipe, or the folder has none or cannot be read.
     """
     folder = _folder_of(name)
     if folder is None:
         return [find_recipe(name)]
     with wrap_errors(f"{name} cannot be read", ConfigError, "name a folder of recipes"):
-        files = [path for path in folder.iterdir() if path.suffix == ".toml" and not path.is_dir()]
-    # Hidden files are copies that editors and systems keep.
-    recipes = [path for path in files if not path.name.startswith(".")]
+        # Hidden files are copies that editors and systems keep.
+        files = [path for path in folder.glob("[!.]*.toml") if not path.is_dir()]
     if (folder / "run.json").exists():
         raise ConfigError(
             f"{name} is a run, and no recipe; `paint config {name} > FILE.toml` writes one of it"
         )
-    if not recipes:
+    if not files:
         raise ConfigError(f"{name} is a folder without recipes; name a TOML file, or their folder")
-    return sorted(recipes, key=lambda path: path.stem)
+    return sorted(files, key=lambda path: path.stem)
 
 
 def find_recipe(name: str) -> Path:
-    """The path of one recipe: a shipped one by name, or a file (ends in .toml or has a slash).
+    """Return the path of one recipe: a shipped one by name, or a file (.toml or with a slash).
 
     Raises ConfigError for an unknown name, and for a folder.
     """
     shipped = _shipped()
     if name in shipped:
         return shipped[name]
-    if _folder_of(name) is not None:
-        first = find_recipes(name)[0]
-        named = {path: shipped_name for shipped_name, path in shipped.items()}
-        raise ConfigError(
-            f"{name} is a folder of recipes, which `paint compare` trains; here name one of them, "
-            f"such as {named.get(first, first)}"
-        )
-    return _file_of(name)
+    if _folder_of(name) is None:
+        return _file_of(name)
+    first = find_recipes(name)[0]
+    named = {path: shipped_name for shipped_name, path in shipped.items()}
+    raise ConfigError(
+        f"{name} is a folder of recipes, which `paint compare` trains; here name one of them, "
+        f"such as {named.get(first, first)}"
+    )
 
 
 def _shipped() -> dict[str, Path]:
-    """The recipes that come with the package by name, sorted, those of folders as FOLDER/NAME."""
-    paths = {
-        path.relative_to(_RECIPES).as_posix().removesuffix(".toml"): path
-        for path in _RECIPES.rglob("*.toml")
-    }
-    return dict(sorted(paths.items()))
+    """Return the recipes that come with the package by name, those of folders as FOLDER/NAME."""
+    paths = sorted(_RECIPES.rglob("*.toml"))
+    names = [path.relative_to(_RECIPES).as_posix().removesuffix(".toml") for path in paths]
+    return dict(sorted(zip(names, paths, strict=True)))
 
 
 def _folder_of(name: str) -> Path | None:
-    """The folder of recipes that a name stands for; None for any other name."""
+    """Return the folder of recipes that a name stands for; None for any other name."""
     plain = name.rstrip("/")
     if plain in shipped_folders():
         return _RECIPES / plain
@@ -125,19 +114,15 @@ def _folder_of(name: str) -> Path | None:
 
 
 def _file_of(name: str) -> Path:
-    """The path of a file that is no shipped recipe; raise ConfigError for what may be misspelt."""
+    """Return the path of a file; raise ConfigError for what may be a misspelt recipe."""
     is_path = "/" in name or "\\" in name
     if name.endswith(".toml") or (is_path and Path(name).exists()):
         return Path(name)
-    folders = shipped_folders()
-    inside = [folder for folder in folders if folder.startswith(f"{name.rstrip('/')}/")]
-    close = difflib.get_close_matches(name, [*folders, *_shipped()], n=1)
-    if is_path and not (inside or close):
+    hint = did_you_mean(name, [*shipped_folders(), *_shipped()])
+    if is_path and not hint:
         return Path(name)
-    hint = f"there are {', '.join(inside or [*shipped_recipes(), *folders])}"
-    if close and not inside:
-        hint = f"did you mean {close[0]}?"
-    raise ConfigError(f"unknown recipe {name}; {hint} (give a file with its ending, .toml)")
+    hint = hint or f"; there are {', '.join([*shipped_recipes(), *shipped_folders()])}"
+    raise ConfigError(f"unknown recipe {name}{hint} (give a file with its ending, .toml)")
 
 
 def read_recipe(path: str | Path, base: Config | None = None) -> Config:
@@ -161,51 +146,38 @@ def read_recipe(path: str | Path, base: Config | None = None) -> Config:
 
 def to_table(config: Config) -> dict[str, dict[str, Any]]:
     """Convert a config to nested dicts and lists for JSON; `from_table` is the inverse."""
-    table: dict[str, dict[str, Any]] = {}
-    for name, section in _SECTIONS.items():
-        table[name] = {
-            field.name: _plain(getattr(getattr(config, name), field.name))
-            for field in dataclasses.fields(section)
-        }
-    return table
+    sections = {name: getattr(config, name) for name in _SECTIONS}
+    return {name: _plain(OptionTable(values_of(section))) for name, section in sections.items()}
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, OptionTable):
-        table = {}
-        for name, option in value.items():
-            table[name] = _plain(option)
-        return table
+        return {name: _plain(option) for name, option in value.items()}
     if isinstance(value, tuple):
         return list(value)
     return value
 
 
-def may_name_code(setting: str) -> bool:
-    """Whether a setting, such as "grading.grader", can name what ``executables_of`` finds."""
-    section, _, key = setting.partition(".")
-    owners = option_fields(_SECTIONS[section]) if section in _SECTIONS else {}
-    return setting in {*_STARTED, *_LISTS} or key in (*owners, *owners.values())
-
-
 def executables_of(table: Mapping[str, Any]) -> list[Executable]:
-    """What settings name that may run or be connected to, and is not of the package.
+    """Return what settings name that may run or be connected to, and is not of the package.
 
-    Args:
-        table: valid settings, as ``to_table`` makes them, or some of these.
+    ``table`` holds valid settings, as ``to_table`` makes them, or some of these.
     """
     found = []
     for section, settings in table.items():
+        owners = option_fields(_SECTIONS[section]) if section in _SECTIONS else {}
         # Of an evaluation, some settings are in no section.
         for key, value in settings.items() if isinstance(settings, Mapping) else ():
             setting = f"{section}.{key}"
-            # An option may name an object, too, such as a divergence.
-            for text in _texts(value) if may_name_code(setting) else ():
+            for text in _texts(value):
                 if setting in _STARTED:
                     is_code = text != _STARTED[setting]
-                else:
+                # An option may name an object, too, such as a divergence.
+                elif key in (*owners, *owners.values()) or setting == "conversation.tools":
                     is_built_in = setting in _OF_A_CLASS and text.startswith("paint.")
                     is_code = is_spec(text) and not is_built_in
+                else:
+                    is_code = False
                 if is_code:
                     found.append(Executable(setting, text))
     return found
@@ -220,7 +192,7 @@ def _texts(value: Any) -> list[str]:
 
 
 def toml_of(value: Any) -> str:
-    """A value of ``to_table`` as TOML, which has no None."""
+    """Return a value of ``to_table`` as TOML, which has no None."""
     if isinstance(value, dict):  # options of an extension
         inner = [f"{name} = {toml_of(one)}" for name, one in value.items() if one is not None]
         return f"{{ {', '.join(inner)} }}"
@@ -287,7 +259,7 @@ def apply_settings(base: Settings, given: Mapping[str, Any]) -> Settings:
 
 
 def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings by their full names as nested dicts; the inverse of ``settings_by_name``."""
+    """Return settings by their full names as nested dicts; inverse of ``settings_by_name``."""
     table: dict[str, Any] = {}
     for name, value in settings.items():
         *outer, key = name.split(".")
@@ -299,7 +271,7 @@ def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _typed(name: str, value: Any, base: Any) -> Any:
-    """A value of which texts are read by the type of the setting."""
+    """Return a value of which texts are read by the type of the setting."""
     section_name, *rest = name.split(".", 2)
     owner = getattr(base, section_name) if rest else base
     if len(rest) < 2:
@@ -324,33 +296,28 @@ def differences(a: Config, b: Config) -> list[str]:
     """List the settings that differ, such as `train.seed: 0 -> 1`, in the config's order."""
     before, after = settings_by_name(a), settings_by_name(b)
     lines = []
-    for name in [*before, *(name for name in after if name not in before)]:
+    for name in before | after:
         if name not in before or name not in after or before[name] != after[name]:
-            both = [
+            values = [
                 format_value(part[name]) if name in part else "unset" for part in (before, after)
             ]
-            lines.append(f"{name}: {' -> '.join(both)}")
+            lines.append(f"{name}: {' -> '.join(values)}")
     return lines
 
 
 def varied_settings(configs: Sequence[Config]) -> dict[str, list[Any]]:
-    """The settings that are not the same in all configs, in the config's order.
+    """Return the settings that are not the same in all configs, in the config's order.
 
-    Returns:
-        By the full name of a setting, each config's value; None where an option is unset.
+    Each has its value in each config; None where an option is unset.
     """
     tables = [settings_by_name(config) for config in configs]
     names = dict.fromkeys(name for table in tables for name in table)
-    varied = {}
-    for name in names:
-        values = [table.get(name) for table in tables]
-        if any(value != values[0] for value in values):
-            varied[name] = values
-    return varied
+    values = {name: [table.get(name) for table in tables] for name in names}
+    return {name: found for name, found in values.items() if any(v != found[0] for v in found)}
 
 
 def settings_by_name(config: Config) -> dict[str, Any]:
-    """All settings by their full names, each option of an extension by its own."""
+    """Return all settings by their full names, each option of an extension by its own."""
     found = {}
     for section, settings in to_table(config).items():
         for key, value in settings.items():
@@ -386,7 +353,7 @@ def flags(config: Config, default: Config) -> list[str]:
 
 
 def require_bitsandbytes(setting: str) -> None:
-    """Require the package that a setting with this value needs. Raises ConfigError."""
+    """Raise ConfigError unless the package that a setting with this value needs is installed."""
     if importlib.util.find_spec("bitsandbytes") is None:
         raise ConfigError(
             f"{setting} needs bitsandbytes, which is not installed: pip install bitsandbytes, or "
@@ -422,7 +389,7 @@ def _with_settings(name: str, table: Mapping[str, Any], section: Any) -> Any:
 
 
 def require_one_length(table: Mapping[str, Any]) -> None:
-    """Raise ConfigError for settings, as a user gives them, that have both steps and epochs."""
+    """Raise ConfigError for settings that give both steps and epochs."""
     train = table.get("train")
     if not isinstance(train, Mapping) or "steps" not in train or train.get("epochs") is None:
         return
@@ -433,9 +400,9 @@ def require_one_length(table: Mapping[str, Any]) -> None:
 
 
 def _with_weights(table: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The section data with sources that are tables of path and weight as two lists.
+    """Return the section data with sources as two lists, of paths and of weights.
 
-    Other sources than the base's do not keep its weights.
+    Sources may be tables of path and weight. Other ones than the base's do not keep its weights.
     """
     path = table.get("path")
     if path is None:
@@ -460,10 +427,9 @@ def _with_weights(table: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def nearest_setting(name: str, known: Iterable[str] = SETTINGS) -> str:
-    """A hint for an unknown name: the same key elsewhere, its name here, or a similar one.
+    """Return a hint for an unknown name: the same key elsewhere, its name here, or a similar one.
 
-    Args:
-        known: full names, such as train.steps.
+    ``known`` are full names, such as train.steps.
     """
     known = list(known)
     section, _, key = name.rpartition(".")

@@ -28,7 +28,6 @@ from paint.core.schedules import linear
 from paint.core.settings import MAX_COUNT as MAX_COUNT
 from paint.core.settings import (
     NOT_NEGATIVE,
-    PATH,
     POSITIVE,
     Check,
     Section,
@@ -45,25 +44,15 @@ Reduction = Literal["completion", "token"]
 Impl = Literal["auto", "reference", "chunked", "triton"]
 
 
-def _are_distinct(values: tuple[str, ...]) -> bool:
-    return len(set(values)) == len(values)
-
-
-def _are_distinct_or_none(values: tuple[str, ...]) -> bool:
-    return _are_distinct(values) and ("none" not in values or len(values) == 1)
-
-
 def as_paths(path: str | tuple[str, ...]) -> tuple[str, ...]:
-    """A setting that names one source of problems or several, as a tuple; () where it is empty."""
+    """Return one source of problems or several as a tuple; () where there is none."""
     if isinstance(path, tuple):
         return path
     return (path,) if path.strip() else ()
 
 
 def source_name(path: str) -> str:
-    """The name of a source of problems: of a file its name without ending, of a data set of the hub
-    what follows its owner.
-    """
+    """Return a file's name without ending, or what follows the owner of a data set of the hub."""
     return _ENDING.sub("", Path(path).name)
 
 
@@ -72,25 +61,26 @@ def _are_paths(path: str | tuple[str, ...]) -> bool:
 
 
 def _have_distinct_names(path: str | tuple[str, ...]) -> bool:
-    return _are_distinct(tuple(map(source_name, as_paths(path))))
-
-
-def _are_weights(weights: tuple[float, ...]) -> bool:
-    return all(0 < weight < inf for weight in weights)
+    names = tuple(map(source_name, as_paths(path)))
+    return len(set(names)) == len(names)
 
 
 def _is_filled(text: str) -> bool:
     return bool(text.strip())
 
 
-def _are_addresses(urls: tuple[str, ...]) -> bool:
-    host = r"(\[[\da-fA-F:.]+\]|[^\s/:\[\]]+)"  # IPv6 in brackets, or a name
-    address = re.compile(rf"https?://{host}(:[1-9]\d*)?(/\S*)?", re.ASCII)
-    return _are_distinct(urls) and all(map(address.fullmatch, urls))
+def _distinct(what: str, *, least: int = 0) -> Check:
+    """Check that texts are filled and distinct, and at least so many."""
+
+    def accepts(texts: tuple[str, ...]) -> bool:
+        return len(set(texts)) == len(texts) >= least and all(map(_is_filled, texts))
+
+    return Check(f"distinct {what}", accepts)
 
 
-def _are_gpus(servers: tuple[str, ...]) -> bool:
-    return all(re.fullmatch(r"[\w-]+(,[\w-]+)*", gpus) for gpus in servers)
+def _each(what: str, pattern: str) -> Check:
+    compiled = re.compile(pattern, re.ASCII)
+    return Check(what, lambda texts: all(map(compiled.fullmatch, texts)))
 
 
 def _is_command_line(text: str) -> bool:
@@ -104,13 +94,12 @@ def _is_command_line(text: str) -> bool:
 _ENDING = re.compile(r"\.(jsonl|json|csv|tsv|parquet)$", re.IGNORECASE)
 
 COMMAND_LINE = [Check("a command line whose quotes are closed", _is_command_line)]
-TEMPERATURE = within("[0.001, 1000]"), "sampling temperature"
-TOP_P = within("(0, 1]"), "1 is off; default: 0.95"
-TOP_K = [Check("at least 1, or -1", lambda top_k: top_k >= 1 or top_k == -1)], "-1 is off"
+TEMPERATURE = within("[0.001, 1000]")
+TOP_K = [Check("at least 1, or -1", lambda top_k: top_k >= 1 or top_k == -1)]
 # What "auto" becomes on a CPU, and for a model that has no plan.
 CPU_ROWS, CPU_TOKENS = 4, 4096
 TOKENS = [Check("at least 1 or auto", lambda n: n == "auto" or 1 <= n <= MAX_COUNT)]
-LIMIT = [Check("at least 1 or None", lambda limit: limit is None or limit >= 1)]
+LIMIT = or_none(POSITIVE)
 SECONDS = within("(0, 31536000]")  # at most a year
 NAME = [Check("a name", _is_filled)]
 SOURCES_OF_PROBLEMS = [
@@ -121,21 +110,25 @@ SOURCES_OF_PROBLEMS = [
         _have_distinct_names,
     ),
 ]
-FOLDER = [Check("a folder", _is_filled), *PATH]
-FIELD = [Check("the name of a field", bool)]
-GRADERS = [
-    Check(
-        "distinct graders",
-        lambda names: bool(names) and all(map(_is_filled, names)) and _are_distinct(names),
+FOLDER = [Check("a folder", _is_filled)]
+# IPv6 in brackets, or a name; no user and no query, which run.json and logs would show.
+_HOST = r"(\[[\da-fA-F:.]+\]|[^\s/:\[\]@?#]+)"
+ADDRESSES = [
+    _distinct("addresses"),
+    _each(
+        "addresses with http:// or https://, and without user and query; the servers' key is the "
+        "environment variable VLLM_API_KEY",
+        rf"https?://{_HOST}(:[1-9]\d*)?(/[^\s@?#]*)?",
     ),
-    Check("none alone, or other graders", lambda names: "none" not in names or len(names) == 1),
 ]
+NONE_ALONE = Check(
+    "several without none, or none alone", lambda names: "none" not in names or len(names) == 1
+)
+GPUS = [_each("GPUs for each server, such as 4 or 4,5", r"[\w-]+(,[\w-]+)*")]
 NOT_NEGATIVE_NUMBER = within("[0, inf)")
-DEADLINE = within("[0.01, 86400]"), "seconds; default: 5"
 
 
 def _is_date(text: str) -> bool:
-    """True for a day of the calendar, written as 2026-11-26."""
     try:
         # fromisoformat takes 20261126 and 2026-W48-4, too.
         return date.fromisoformat(text).isoformat() == text
@@ -150,7 +143,7 @@ ALL_LINEAR = "all-linear"
 
 
 def names_experts(target: str) -> bool:
-    """Whether a target of adapters names matrices of experts, such as experts.down_proj."""
+    """Return whether a target of adapters is one such as experts.down_proj."""
     return target.split(".")[-2:-1] == ["experts"]
 
 
@@ -158,7 +151,7 @@ def names_experts(target: str) -> bool:
 class ModelConfig(Section):
     """Model, its number format and its adapters."""
 
-    path: str = setting("", PATH, "a folder or a hub name")
+    path: str = ""
     """Folder or hub name of the model; "demo" is the embedded one. Required."""
     dtype: Dtype | Literal["auto"] = "auto"
     """Number format of the frozen weights; what is trained is float32 (ours). auto is bfloat16
@@ -167,9 +160,9 @@ class ModelConfig(Section):
     train_mode: Literal["lora", "full"] = "lora"
     """What is trained: LoRA adapters, or every weight, with a frozen copy as the teacher (paper:
     LoRA)."""
-    lora_rank: int = setting(64, POSITIVE, "paper: 64")
+    lora_rank: int = setting(64, POSITIVE)
     """Rank r of the LoRA adapters, at least 1 (paper: Experimental Details, r = 64)."""
-    lora_alpha: int = setting(128, POSITIVE, "paper: 128")
+    lora_alpha: int = setting(128, POSITIVE)
     """LoRA scale: an adapter's update is multiplied by alpha / rank (paper: Experimental Details,
     128)."""
     use_rslora: bool = False
@@ -180,13 +173,7 @@ class ModelConfig(Section):
     the paper: off). vLLM does not serve such adapters (docs/how-to/adapters.md)."""
     lora_targets: tuple[str, ...] = setting(
         ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
-        [
-            Check(
-                "a list of distinct layer names",
-                lambda names: bool(names) and all(names) and _are_distinct(names),
-            )
-        ],
-        "paper: seven",
+        [_distinct("layer names", least=1)],
     )
     """Names of the linear layers that get an adapter, or all-linear for all but the head (paper:
     Experimental Details, these seven). Matrices of experts are named with them, as
@@ -209,10 +196,10 @@ class ModelConfig(Section):
     liger: bool = True
     """On CUDA, use the kernels of liger-kernel for rotary positions, RMS norms and SwiGLU, where it
     is installed and the layers are Llama's; values differ by rounding only (ours)."""
-    date: str = setting("auto", DATE, "auto: the day on which the run begins")
+    date: str = setting("auto", DATE)
     """Date for a chat template that reads the clock, as YYYY-MM-DD; auto is the day on which the
     run begins, and is recorded (ours)."""
-    attention: str = setting("sdpa", NAME, "such as sdpa")
+    attention: str = setting("sdpa", NAME)
     """Attention implementation as transformers names it: sdpa, eager, flash_attention_2 (ours)."""
 
 
@@ -228,37 +215,35 @@ class DataSource(NamedTuple):
 class DataConfig(Section):
     """Training problems and how they are read."""
 
-    path: str | tuple[str, ...] = setting(
-        "", SOURCES_OF_PROBLEMS, "problems: a file or a hub name, or several"
-    )
+    path: str | tuple[str, ...] = setting("", SOURCES_OF_PROBLEMS)
     """Problems: a JSONL, JSON, CSV or Parquet file, or a hub name such as owner/name or
     owner/name:config@split; "demo" is the embedded family. Several are a mixture
     (docs/how-to/mixtures.md). Required."""
     weights: tuple[float, ...] = setting(
-        (), [Check("numbers above 0", _are_weights)], "default: 1 each"
+        (), [Check("numbers above 0", lambda weights: all(0 < w < inf for w in weights))]
     )
     """How many problems of each source a run draws, relative to the others; empty: 1 each
     (ours)."""
-    problem_field: str = setting("problem", FIELD, 'default: "problem"')
+    problem_field: str = setting("problem", NAME)
     """Field that holds the problem x: text, or chat messages, whose last assistant turn is the
     solution. A row without it is read in another known format (docs/how-to/own-data.md)."""
-    solution_field: str = setting("solution", FIELD, 'default: "solution"')
+    solution_field: str = setting("solution", NAME)
     """Field that holds the verified solution y*. Rows may lack it where no setting needs it."""
-    answer_field: str = setting("answer", FIELD, 'default: "answer"')
+    answer_field: str = setting("answer", NAME)
     """Field that holds the gold answer. PAINT uses it only to report accuracy; rows may lack it. A
     name with a dot, as of any field, is that of a field in an object: reward_model.ground_truth."""
-    id_field: str = setting("id", FIELD, 'default: "id"')
+    id_field: str = setting("id", NAME)
     """Field that names a row. Rows without "id" are named by their number."""
     turns: Literal["last", "all"] = "last"
     """Which assistant turns of a chat are the solution: last, with all before it as the prompt, or
     all, with calls of tools and what answered them in between, as a conversation (ours;
     docs/how-to/turns-and-tools.md)."""
-    max_prompt_tokens: int = setting(8192, POSITIVE, "default: 8192")
+    max_prompt_tokens: int = setting(8192, POSITIVE)
     """Longest prompt of student and teacher (sft: prompt and solution), in tokens; longer ones are
     refused, never cut (ours)."""
     on_bad_row: Literal["error", "skip"] = "error"
     """On a row that fails a check: stop with its number and the reason, or skip and count it."""
-    limit: int | None = setting(None, LIMIT, "None: all rows")
+    limit: int | None = setting(None, LIMIT)
     """Number of valid rows to use of each source, from the first; None is all (paper: up to 30K
     problems)."""
 
@@ -269,7 +254,7 @@ class DataConfig(Section):
 
     @property
     def place(self) -> str:
-        """The sources' paths, for messages."""
+        """The sources' paths in one text, for messages."""
         return ", ".join(self.paths)
 
     @property
@@ -281,12 +266,12 @@ class DataConfig(Section):
         return tuple(map(DataSource, paths, names, weights))
 
     def path_of(self, name: str) -> str:
-        """The path of a source by its name."""
+        """Return the path of a source by its name."""
         [path] = [source.path for source in self.sources if source.name == name]
         return path
 
     def of(self, path: str) -> "DataConfig":
-        """The same columns and checks for one source."""
+        """Return the same columns and checks for one source."""
         return replace(self, path=path, weights=())
 
 
@@ -299,60 +284,52 @@ class RolloutConfig(Section):
     they are longer, torch sees a GPU and vLLM is installed; local is the training process itself;
     vllm is vLLM servers with base + adapter (docs/how-to/vllm.md); stored takes the completions of
     rollout.stored; module:Class is your own engine."""
-    stored: str = setting("", PATH, "a run, an evaluation or a JSONL file")
+    stored: str = ""
     """With rollout.engine stored: a run, an evaluation of one policy on one benchmark, or a JSONL
     file, whose completions are trained on in place of new ones (ours; docs/how-to/rollouts.md)."""
-    temperature: float = setting(1.1, *TEMPERATURE)
+    temperature: float = setting(1.1, TEMPERATURE)
     """Sampling temperature, in [0.001, 1000] (paper: Experimental Details, 1.1 in training, 1.0 in
     evaluation)."""
-    top_p: float = setting(0.95, *TOP_P)
+    top_p: float = setting(0.95, within("(0, 1]"), "1 is off")
     """Nucleus sampling: share of probability kept, in (0, 1]; 1 is off (OPSD's scripts, 0.95;
     paper: 0.95 in evaluation)."""
-    top_k: int = setting(20, *TOP_K)
+    top_k: int = setting(20, TOP_K, "-1 is off")
     """Number of most likely tokens kept, at least 1; -1 is off (OPSD's scripts, 20; paper: off in
     evaluation)."""
-    max_new_tokens: int = setting(1024, POSITIVE, "tokens")
+    max_new_tokens: int = setting(1024, POSITIVE)
     """Longest completion, in tokens (paper: Experimental Details, 1024 in training, 38,912 in
     evaluation)."""
-    samples_per_problem: int = setting(1, POSITIVE, "completions a problem; default: 1")
+    samples_per_problem: int = setting(1, POSITIVE)
     """Completions of each problem in a step; train.batch_size is a multiple of it (paper:
     Algorithm 1, 1; grpo: Main Results, 8)."""
-    max_attempts: int = setting(1, within("[1, 64]"), "attempts; default: 1")
+    max_attempts: int = setting(1, within("[1, 64]"))
     """How often a problem is drawn in a step, at most, until one of its completions is right, in
     [1, 64]; for methods that need right ones: grpo and its variants, oasis, on_correct, and
     context.source rollout (ours; docs/how-to/rollouts.md)."""
-    batch_size: int = setting(32, POSITIVE, "rows; default: 32")
+    batch_size: int = setting(32, POSITIVE)
     """Most rows generated at once: by a rank, which halves them where memory runs out, or by a vLLM
     server; changes speed and memory only."""
     max_logprob_mismatch: float = setting(0.05, within("(0, inf]"), "nats; inf is off")
     """Largest mean difference of the engine's and the trainer's log-probs of a step's tokens, in
     nats, above 0; beyond it the run stops before the update (ours; in float32, 0.001 is enough)."""
-    urls: tuple[str, ...] = setting(
-        (),
-        [Check("distinct addresses with http:// or https://", _are_addresses)],
-        "such as http://node1:8000",
-    )
+    urls: tuple[str, ...] = setting((), ADDRESSES, "such as http://node1:8000")
     """Addresses of running vLLM servers, such as http://node1:8000; empty: the run starts its own.
     Their key is the environment variable VLLM_API_KEY. They read adapters from the run folder,
     which they must see under the same path."""
-    server: str = setting(
-        "vllm serve", [Check("a command", _is_filled), *COMMAND_LINE], "as in a shell"
-    )
+    server: str = setting("vllm serve", [*NAME, *COMMAND_LINE])
     """Command that starts the run's own vLLM server; it may be in another environment."""
-    server_gpus: tuple[str, ...] = setting(
-        (), [Check("GPUs for each server, such as 4 or 4,5", _are_gpus)], "cpu: none"
-    )
+    server_gpus: tuple[str, ...] = setting((), GPUS, "cpu: none")
     """GPUs of the run's own servers, one server per entry, as CUDA_VISIBLE_DEVICES has them: 4, or
     4,5 for two GPUs; cpu is none. Empty: one server with the trainer's (`--gpus` sets it; ours)."""
-    server_args: str = setting("", COMMAND_LINE, "as in a shell")
+    server_args: str = setting("", COMMAND_LINE)
     """Further arguments of the run's own server, with = before the dashes:
     --rollout.server-args="--gpu-memory-utilization 0.4"."""
-    server_timeout: float = setting(900.0, SECONDS, "seconds; default: 900")
+    server_timeout: float = setting(900.0, SECONDS)
     """Seconds to wait for a server that starts or does not respond. If no other is left, the run
     stops with a checkpoint."""
-    timeout: float = setting(1800.0, SECONDS, "seconds; default: 1800")
+    timeout: float = setting(1800.0, SECONDS)
     """Seconds that one completion may take before it is requested again."""
-    off_policy_steps: int = setting(0, within("[0, 64]"), "steps; default: 0, on policy")
+    off_policy_steps: int = setting(0, within("[0, 64]"))
     """Steps k between sampling completions and training on them, in [0, 64]; 0 is on policy (paper:
     Algorithm 1). Servers generate step t + k while step t trains; with local, the rows of k + 1
     steps are generated at once (ours; docs/concepts/off-policy.md)."""
@@ -361,51 +338,28 @@ class RolloutConfig(Section):
     options: OptionTable = field(default=NO_OPTIONS, metadata=options_of("engine"))
     """Options that an engine of your own declares, by name (docs/how-to/extend.md)."""
 
-    def __post_init__(self) -> None:
-        # First, as messages about fields repeat their values.
-        if any(set("@?#") & set(url) for url in self.urls):
-            raise ConfigError(
-                "rollout.urls must hold no user, password or query, which run.json and logs would "
-                "show; set the servers' key as VLLM_API_KEY in the environment of `paint`"
-            )
-        # Not super(), which fails here: for slots, dataclass makes a second class of this name.
-        Section.__post_init__(self)
-
 
 @dataclass(frozen=True, slots=True)
 class ContextConfig(Section):
     """The teacher's privileged context: source, mask ratio and placement
     (docs/how-to/own-context.md)."""
 
-    mask_ratio_wrong: float = setting(0.30, within("[0, 1)"), "rho_wrong; paper: 0.30")
+    mask_ratio_wrong: float = setting(0.30, within("[0, 1)"))
     """Mask ratio rho_wrong of a completion that shares nothing with the solution, in [0, 1) (paper:
     0.30)."""
-    mask_ratio_correct: float = setting(0.40, within("[0, 1)"), "rho_correct; paper: 0.40")
+    mask_ratio_correct: float = setting(0.40, within("[0, 1)"))
     """Mask ratio rho_correct of a completion with overlap 1, in [mask_ratio_wrong, 1) (paper:
     0.40)."""
     placement: Literal["suffix", "prefix", "middle", "random", "punctuation"] = "suffix"
     """Which part is hidden; punctuation is a suffix that starts after a sentence (paper: suffix
     masking)."""
     source: tuple[str, ...] = setting(
-        ("solution",),
-        [
-            Check(
-                "distinct sources, none alone",
-                lambda names: (
-                    bool(names)
-                    and all(names)
-                    and _are_distinct(names)
-                    and ("none" not in names or len(names) == 1)
-                ),
-            )
-        ],
-        'default: "solution"',
-        sources_help(),
+        ("solution",), [_distinct("sources", least=1), NONE_ALONE], help_text=sources_help()
     )
     """What the teacher reads, one or several sources (paint.config.context_sources)."""
     text: str = ""
     """The context of source text, the same for all rows: rules, a system prompt, a description."""
-    file: str = setting("", PATH, "a text file")
+    file: str = ""
     """Text file with the context of source file, the same for all rows."""
     alignment: Literal["anchors", "words", "fixed"] = "anchors"
     """What the overlap compares: anchors (mathematics; paper), or words, sequences of three (prose,
@@ -420,6 +374,7 @@ class ContextConfig(Section):
     (docs/how-to/extend.md)."""
 
     def __post_init__(self) -> None:
+        # Not super(), which fails here: for slots, dataclass makes a second class of this name.
         Section.__post_init__(self)
         allowed = f"at least context.mask_ratio_wrong = {self.mask_ratio_wrong}"
         is_ordered = self.mask_ratio_correct >= self.mask_ratio_wrong
@@ -469,9 +424,9 @@ class TeacherConfig(Section):
     """frozen is the model as it was before training, live the student's own weights, ema a moving
     average of them that starts at the student (paper: frozen; Training Algorithm names ema as a
     variant)."""
-    decay: float = setting(0.99, within("[0, 1)"), "default: 0.99")
+    decay: float = setting(0.99, within("[0, 1)"))
     """EMA decay: the share of the average that a step keeps, in [0, 1); for ema only (ours)."""
-    every: int = setting(1, POSITIVE, "steps; default: 1")
+    every: int = setting(1, POSITIVE)
     """Steps between updates of the average, at least 1; for ema only. With decay 0 the teacher
     becomes the student at each of them (ours)."""
 
@@ -488,16 +443,16 @@ class LossSettings(Section):
     direction (ours), pointwise cuts each vocabulary entry's term (paper) and can push away from the
     teacher, token drops the gradient of tokens above clip, none bounds nothing
     (docs/concepts/clip.md)."""
-    interpolation_weight: float = setting(0.03, within("[0, 1]"), "k_base; paper: 0.03")
+    interpolation_weight: float = setting(0.03, within("[0, 1]"))
     """Interpolation weight k_base, in [0, 1]; 0 leaves the teacher as it is (paper: Eq.
     sparse_energy_interp; Experimental Details, 0.03)."""
-    top_fraction: float = setting(0.03, within("[0, 1]"), "f_top; paper: 0.03")
+    top_fraction: float = setting(0.03, within("[0, 1]"))
     """Share f_top of a completion's positions that are interpolated, in [0, 1] (paper: Eq.
     sparse_selector_objective; Experimental Details, 0.03)."""
     reduction: Reduction = "completion"
     """What the loss is a mean over, of every method: each completion's tokens and then completions
     (paper: Eq. clipped_fkl), or all tokens of the optimizer step."""
-    skip_tokens: int = setting(0, NOT_NEGATIVE, "paper: none")
+    skip_tokens: int = setting(0, NOT_NEGATIVE)
     """First tokens of a completion that are left out of the loss of every method, at least 0: where
     one view thinks, they differ most in the first one (ours; paper: none)."""
     impl: Impl = "auto"
@@ -508,8 +463,7 @@ class LossSettings(Section):
     def __post_init__(self) -> None:
         Section.__post_init__(self)
         is_positive = self.clip > 0 or self.clip_mode == "none"
-        off = 'tau; paper: 0.06; off: objective.clip_mode "none"'
-        require(self, "clip", is_positive, "above 0", off)
+        require(self, "clip", is_positive, "above 0", 'off: objective.clip_mode "none"')
 
 
 @dataclass(frozen=True, slots=True)
@@ -522,31 +476,27 @@ class ObjectiveConfig(LossSettings):
     is reverse KL by policy gradient on the sampled token, with clip-mode none or huber (the
     log-ratio is limited to clip), top-p 1 and top-k -1 (paper: Eq. clipped_fkl, forward KL;
     Training Algorithm names sampled tokens)."""
-    temperature: float | None = setting(
-        None, or_none(TEMPERATURE[0]), "None: the rollout temperature"
-    )
+    temperature: float | None = setting(None, or_none(TEMPERATURE))
     """Temperature T of both views' distributions, in [0.001, 1000]; None is the rollout temperature
     (ours)."""
-    sft_weight: float = setting(0.0, NOT_NEGATIVE_NUMBER, "default: 0, off")
+    sft_weight: float = setting(0.0, NOT_NEGATIVE_NUMBER, "0 is off")
     """Weight of the loss of sft on the reference solutions beside the method's own loss, in one
     update, at least 0 (ms-swift's sft_alpha; docs/how-to/variants.md)."""
-    sft_weight_end: float | None = setting(
-        None, or_none(NOT_NEGATIVE_NUMBER), "None: sft_weight in all steps"
-    )
+    sft_weight_end: float | None = setting(None, or_none(NOT_NEGATIVE_NUMBER))
     """Weight after objective.sft_weight_steps steps, to which it goes linearly from sft_weight in
     the first one; None is sft_weight in all steps (ours)."""
-    sft_weight_steps: int = setting(50, POSITIVE, "steps; default: 50")
+    sft_weight_steps: int = setting(50, POSITIVE)
     """Steps from sft_weight to sft_weight_end, at least 1 (ours)."""
     options: OptionTable = field(default=NO_OPTIONS, metadata=options_of("divergence"))
     """Options that a divergence of your own declares, by name (docs/how-to/extend.md)."""
 
     @property
     def has_sft(self) -> bool:
-        """Whether the reference solutions are learned from beside what the method learns from."""
+        """Whether the reference solutions are learned from, too."""
         return bool(self.sft_weight or self.sft_weight_end)
 
     def sft_weight_of(self, step_index: int) -> float:
-        """The weight of the reference solutions in a step, counted from 0."""
+        """Return the weight of the reference solutions in a step, counted from 0."""
         return linear(step_index, self.sft_weight, self.sft_weight_end, self.sft_weight_steps)
 
 
@@ -558,23 +508,21 @@ class TrainConfig(Section):
     """Algorithm of a step: distillation is PAINT, and OPSD where nothing is masked or interpolated;
     grpo and sft are the baselines (paper: Compared post-training recipes); module:Class is a
     variant, such as paint.algorithms.variants.oasis:Oasis, or your own (docs/how-to/extend.md)."""
-    steps: int = setting(100, POSITIVE, "optimizer steps; paper: 100")
+    steps: int = setting(100, POSITIVE)
     """Optimizer steps (paper: Experimental Details, 100). train.epochs takes their place."""
-    epochs: float | None = setting(
-        None, or_none(within("(0, 10000000]")), "None: train.steps is the number"
-    )
+    epochs: float | None = setting(None, or_none(within("(0, 10000000]")))
     """In place of train.steps: how often each problem is drawn. The steps are
     ceil(epochs x problems / problems per step), once the problems that fit are counted; of one
     source (ours)."""
-    batch_size: int = setting(32, POSITIVE, "completions a step; paper: 32")
+    batch_size: int = setting(32, POSITIVE)
     """Completions per optimizer step, over all ranks (paper: Experimental Details, 32)."""
-    micro_batch_size: int | Literal["auto"] = setting("auto", TOKENS, "default: auto")
+    micro_batch_size: int | Literal["auto"] = setting("auto", TOKENS)
     """Most completions in a forward and backward pass of a rank; changes speed, memory and the
     order of sums. auto: no limit but that of the tokens on a GPU, 4 on a CPU (ours)."""
-    micro_batch_tokens: int | Literal["auto"] = setting("auto", TOKENS, "default: auto")
+    micro_batch_tokens: int | Literal["auto"] = setting("auto", TOKENS)
     """Most tokens in such a pass: its rows times the longest prompt and completion. A longer row is
     a pass by itself. auto: what fits on a GPU by the memory plan, 4,096 on a CPU (ours)."""
-    learning_rate: float = setting(5e-6, within("(0, inf)"), "paper: 5e-6")
+    learning_rate: float = setting(5e-6, within("(0, inf)"))
     """Learning rate of the adapters (paper: Experimental Details, 5e-6), constant after the warm-up
     (ours)."""
     warmup_steps: int = 0
@@ -586,13 +534,13 @@ class TrainConfig(Section):
     optimizer: str = "adamw"
     """adamw; adamw8bit of bitsandbytes, with 2 bytes a trained weight in place of 8; or
     module:Class, one of your own (paint.resolve.optimizer) (OPSD's scripts: AdamW)."""
-    weight_decay: float = setting(0.0, within("[0, inf)"), "default: 0.0")
+    weight_decay: float = setting(0.0, within("[0, inf)"))
     """The optimizer's decay of the adapters, at least 0 (OPSD's scripts: none)."""
-    max_grad_norm: float = setting(0.1, within("(0, inf)"), "default: 0.1")
+    max_grad_norm: float = setting(0.1, within("(0, inf)"))
     """Largest gradient norm, above 0; larger ones are scaled to it (OPSD's scripts: 0.1)."""
-    seed: int = setting(0, NOT_NEGATIVE, "default: 0")
+    seed: int = setting(0, NOT_NEGATIVE)
     """Seed of the order of problems, of sampling and of the adapters, at least 0."""
-    checkpoint_every: int = setting(20, POSITIVE, "steps; paper: 20")
+    checkpoint_every: int = setting(20, POSITIVE)
     """Steps between checkpoints (paper: Experimental Details, evaluated every 20 steps)."""
     options: OptionTable = field(
         default=NO_OPTIONS, metadata=options_of("method", grpo="paint.resolve.algorithm:Grpo")
@@ -629,17 +577,17 @@ class TrainConfig(Section):
 class GradingConfig(Section):
     """How completions are graded: for GRPO's reward, and for the accuracy that runs report."""
 
-    grader: tuple[str, ...] = setting(("math",), GRADERS, 'default: "math"')
+    grader: tuple[str, ...] = setting(("math",), [_distinct("graders", least=1), NONE_ALONE])
     """Grader: math compares boxed answers, exact texts, choice letters; code runs unit tests; none
     is no grader, and module:name your own function (docs/how-to/own-grader.md; ours). Of several,
     the reward is the weighted sum, and the first that gives one decides what is right."""
     weights: tuple[float, ...] = ()
     """Weights of several graders in the sum; empty: 1 each (TRL's reward_weights)."""
-    deadline: float = setting(5.0, *DEADLINE)
+    deadline: float = setting(5.0, within("[0.01, 86400]"))
     """CPU seconds for a comparison of two answers or a call, in [0.01, 86400] (ours)."""
-    concurrency: int = setting(32, POSITIVE, "calls; default: 32")
+    concurrency: int = setting(32, POSITIVE)
     """Calls of an async function at once, such as requests to a judge, by each rank (ours)."""
-    timeout: float = setting(60.0, SECONDS, "seconds; default: 60")
+    timeout: float = setting(60.0, SECONDS)
     """Seconds that a call of an async function may take, and for which it is repeated after its
     first failure, if that may pass: no connection, no answer in time, HTTP 408, 409, 425, 429 and
     from 500 on, with pauses of Retry-After. After another error it is made three times at most, and
@@ -676,20 +624,18 @@ class ConversationConfig(Section):
     """What answers the student's turns: tools, and an environment of your own. Without either, the
     student writes one completion (docs/how-to/turns-and-tools.md; ours)."""
 
-    tools: tuple[str, ...] = setting(
-        (), [Check("distinct functions, each as module:function", _are_distinct)], "default: none"
-    )
+    tools: tuple[str, ...] = setting((), [_distinct("functions, each as module:function")])
     """Functions that the model may call, each as module:function. Names, annotations and docstrings
     are what the model is told of them."""
     environment: str = ""
     """Class that answers turns without calls, as module:Class: one with a step, or one of TRL's
     environment_factory. Empty: a turn without calls is the last one."""
-    max_turns: int = setting(8, POSITIVE, "turns of the student; default: 8")
+    max_turns: int = setting(8, POSITIVE)
     """Most turns of the student; a conversation that would have more counts as truncated."""
-    timeout: float = setting(60.0, SECONDS, "seconds; default: 60")
+    timeout: float = setting(60.0, SECONDS)
     """Seconds that a call of a tool or of the environment may take. A tool's call is then answered
     by the error; a conversation whose environment does not answer has no reward."""
-    concurrency: int = setting(32, POSITIVE, "calls; default: 32")
+    concurrency: int = setting(32, POSITIVE)
     """Calls at once, by each rank."""
     options: OptionTable = field(default=NO_OPTIONS, metadata=options_of("environment"))
     """Options that the environment declares, by name (docs/how-to/extend.md)."""
@@ -730,15 +676,11 @@ StopName = Literal["none", WarningName]
 class HealthConfig(Section):
     """Collapse warnings from the metrics (docs/how-to/watch-a-run.md)."""
 
-    stop_on: tuple[StopName, ...] = setting(
-        ("kl",),
-        [Check("distinct warnings, or none alone", _are_distinct_or_none)],
-        "default: kl",
-    )
+    stop_on: tuple[StopName, ...] = setting(("kl",), [_distinct("warnings"), NONE_ALONE])
     """Warnings that end the run with a checkpoint; others are only printed. kl, the default, is of
     a student that leaves its teacher; none ends no run. Those of a comparison, whose steps are
     equal, end on no warning (ours)."""
-    drift_path: str = setting("", PATH, "problems: a file or a hub name")
+    drift_path: str = ""
     """Problems, named as data.path, on the first eight of which the student's KL from its base is
     measured after each step; empty: it is not measured. Take prompts that the training does not
     concern (ours; docs/how-to/watch-a-run.md)."""
@@ -749,17 +691,15 @@ class ValidationConfig(Section):
     """Your own problems on which every checkpoint is evaluated: with the run's thinking mode and
     sampling, and on competition mathematics of the hub with those of the paper."""
 
-    path: str | tuple[str, ...] = setting(
-        "", [Check("a path, or several", _are_paths)], "problems and their answers"
-    )
+    path: str | tuple[str, ...] = setting("", [Check("a path, or several", _are_paths)])
     """Problems, named as for `paint eval --benchmarks`; of several, each is reported by itself.
     Empty: checkpoints are not evaluated. Do not use the test benchmarks: the score of a checkpoint
     that was chosen by it is biased."""
-    limit: int | None = setting(None, LIMIT, "None: all problems")
+    limit: int | None = setting(None, LIMIT)
     """Number of problems to use of each, from the first; None is all."""
-    samples: int = setting(12, POSITIVE, "samples a problem; paper: 12")
+    samples: int = setting(12, POSITIVE)
     """Samples per problem: the k of Avg@k (paper: Experimental Details, 12)."""
-    max_new_tokens: int | None = setting(None, or_none(POSITIVE), "tokens; None: as trained")
+    max_new_tokens: int | None = setting(None, or_none(POSITIVE))
     """Longest answer, in tokens; None: rollout.max_new_tokens, and on competition mathematics of
     the hub 38,912 (paper: Experimental Details, 38,912)."""
 
@@ -773,19 +713,18 @@ class ValidationConfig(Section):
 class LogConfig(Section):
     """Name, folder, trackers and stored rollouts of a run."""
 
-    folder: str = setting("runs", FOLDER, 'default: "runs"')
+    folder: str = setting("runs", FOLDER)
     """Folder in which run folders are created."""
-    name: str | None = setting(None, PATH, "it becomes a folder")
+    name: str | None = None
     """Name of the run folder; None makes one from the recipe's name and the time."""
     trackers: tuple[Literal["tensorboard", "wandb", "trackio"], ...] = setting(
-        (), [Check("a list of distinct trackers", _are_distinct)], "default: none"
+        (), [_distinct("trackers")]
     )
     """Trackers that receive the metrics in addition to metrics.jsonl in the run folder. Their
     project is paint, or that of WANDB_PROJECT or TRACKIO_PROJECT."""
     token_rows: int | Literal["all"] = setting(
         4,
         [Check(f'in [0, {MAX_COUNT}] or "all"', lambda n: n == "all" or 0 <= n <= MAX_COUNT)],
-        "rows a step; default: 4",
     )
     """First rows of a step whose values are stored token by token; "all", or 0 for none (ours;
     docs/how-to/inspect-rollouts.md)."""
@@ -817,7 +756,7 @@ class Config:
     log: LogConfig = field(default_factory=LogConfig)
 
     def changed(self, section: str, **settings: Any) -> "Config":
-        """The config with other settings in a section."""
+        """Return the config with other settings in a section."""
         return replace(self, **{section: replace(getattr(self, section), **settings)})
 
     @property
@@ -834,24 +773,22 @@ class EvaluationConfig(Section):
     for a run its own (docs/how-to/evaluate.md)."""
 
     benchmarks: tuple[str, ...] = setting(
-        ("aime_2024", "aime_2025", "hmmt_feb_2025"),
-        [Check("a list of problem sets", bool)],
-        "paper: three",
+        ("aime_2024", "aime_2025", "hmmt_feb_2025"), [Check("a list of problem sets", bool)]
     )
     """Problem sets: aime_2024, aime_2025, aime_2026, hmmt_feb_2025, hmmt_feb_2026, math_500,
     gsm8k, mbpp or humaneval, NAME=PATH for a local copy of one, demo, demo-new-rules, or your own
     file, FILE or FILE:problem_column,answer_column (paper: AIME 2024, AIME 2025, HMMT 2025)."""
-    samples: int = setting(12, POSITIVE, "samples a problem; paper: 12")
+    samples: int = setting(12, POSITIVE)
     """Samples per problem: the k of Avg@k; it may be raised later (paper: 12)."""
     thinking: bool = True
     """Thinking mode of the prompt (paper: on)."""
     base: bool = True
     """Also evaluate the base model of adapters, and compare them with it problem by problem."""
-    limit: int | None = setting(None, LIMIT, "None: all problems")
+    limit: int | None = setting(None, LIMIT)
     """Number of problems to use of each benchmark, from the first; None is all."""
-    seed: int = setting(0, NOT_NEGATIVE, "default: 0")
+    seed: int = setting(0, NOT_NEGATIVE)
     """Seed of sampling, at least 0."""
-    output_dir: str = setting("evals", FOLDER, 'default: "evals"')
+    output_dir: str = setting("evals", FOLDER)
     """Folder of evaluations, each in a folder of its run's or model's name."""
     dtype: Dtype | None = None
     """Number format of the weights; None is that of the run, or else that of the model's files."""

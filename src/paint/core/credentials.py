@@ -1,15 +1,13 @@
 """Secrets: settings that would hold one, values of the environment, messages without either.
 
-A setting holds no secret, because it is written to run.json, logs, pages and cards. An option of an
-extension names an environment variable in its place, ``env:JUDGE_API_KEY``, which is read where the
-extension is used, and written nowhere.
-
-What is a secret is told by its name alone: api_key, token, password or secret.
+Settings are written to run.json, logs, pages and cards. An option of an extension names an
+environment variable in place of a secret, ``env:JUDGE_API_KEY``, which is read where the extension
+is used. A secret is recognised by its name alone: api_key, token, password or secret.
 """
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 REFERENCE = re.compile(r"env:([A-Za-z_]\w*)", re.ASCII)
@@ -19,8 +17,7 @@ _SECRET = re.compile(_NAME, re.IGNORECASE)
 # A flag of a command line, a variable of it, or a part of an address's query. $NAME is none.
 _GIVEN = re.compile(rf"--(?:{_NAME})[=\s]\s*[^\s$]|(?<![\w-])(?:{_NAME})=[^\s$<{{]", re.IGNORECASE)
 _LOGIN = re.compile(r"://[^\s/?#@:]*:[^\s/?#@]+@")
-_NO_KEY = {"", "EMPTY"}
-"""What an endpoint without a key wants in the place of one."""
+_NO_KEY = {"", "EMPTY"}  # what an endpoint without a key wants in the place of one
 
 _QUERY = re.compile(r"([a-z][a-z\d+.-]*://[^\s?\"'<>]*)\?[^\s\"'<>]*", re.IGNORECASE)
 _USER = re.compile(r"\b([a-z][a-z\d+.-]*://)[^\s/?#\"'<>]*@", re.IGNORECASE)
@@ -30,10 +27,7 @@ _read: dict[str, str] = {}
 
 
 def secret_in(name: str, value: Any) -> str:
-    """Say why a setting or an option with this value would hold a secret; "" if it holds none.
-
-    The reason does not repeat the value.
-    """
+    """Say, without the value, why a setting would hold a secret; "" if it holds none."""
     items = value if isinstance(value, tuple | list) else (value,)
     for item in items:
         if isinstance(item, bool) or not isinstance(item, str | int):
@@ -49,37 +43,26 @@ def secret_in(name: str, value: Any) -> str:
     return ""
 
 
-def flag_values(line: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """For each word of a command line the flag that it is a value of, "" before any, and itself.
-
-    Of --name=value it is the part after the equals sign. Flags are named as settings are.
-    """
-    flag = ""
+def recorded_line(line: Sequence[str]) -> list[str]:
+    """Return a command line without what seems to be secrets."""
+    recorded, flag = [], ""
     for word in line:
         value = word
-        if word.startswith("--"):
-            flag, equals, value = word[2:].replace("-", "_").partition("=")
-            value = value if equals else ""
-        yield flag, value
-
-
-def recorded_line(line: Sequence[str]) -> list[str]:
-    """A command line without what seems to be secrets."""
-    recorded = []
-    for word, (flag, value) in zip(line, flag_values(line), strict=True):
-        is_kept = not (value and secret_in(flag, value))
-        recorded.append(redact(word) if is_kept else word.replace(value, "(a secret)"))
+        if word.startswith("--"):  # of --name=value, the value is the part after the equals sign
+            flag, _, value = word[2:].partition("=")
+        is_secret = value and secret_in(flag.replace("-", "_"), value)
+        recorded.append(word.replace(value, "(a secret)") if is_secret else redact(word))
     return recorded
 
 
 def is_reference(value: Any) -> bool:
-    """Whether a value of an option, or one in a list, is read from the environment."""
+    """Return whether a value of an option, or one in a list, is read from the environment."""
     items = value if isinstance(value, tuple) else (value,)
     return any(isinstance(item, str) and REFERENCE.fullmatch(item) for item in items)
 
 
 def read_references(value: Any) -> Any:
-    """A value of an option, with those of the environment for ``env:NAME``.
+    """Return a value of an option, with the environment's in place of ``env:NAME``.
 
     Raises KeyError with the name of a variable that is not set.
     """

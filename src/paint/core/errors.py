@@ -58,17 +58,17 @@ class PeerExit(Exception):
 
 
 def has_control_characters(text: str) -> bool:
-    """Whether text has control characters other than line ends and tabs."""
+    """Return whether text has control characters other than line ends and tabs."""
     return any(unicodedata.category(c) == "Cc" and c not in "\n\t" for c in text)
 
 
 def is_unicode(text: str) -> bool:
-    """Whether text has no unpaired surrogates, as which Python reads bytes that are no UTF-8."""
+    """Return whether text has no unpaired surrogates: bytes that are no UTF-8."""
     return text == replace_surrogates(text)
 
 
 def replace_surrogates(text: str) -> str:
-    """A text that can be encoded: with "?" for each unpaired surrogate."""
+    """Return text that can be encoded: with "?" for each unpaired surrogate."""
     return text.encode("utf-8", "replace").decode()
 
 
@@ -83,8 +83,8 @@ def format_value(value: object) -> str:
 
 
 def format_short(value: object) -> str:
-    """Format a value for a message, cut to SHOWN_CHARACTERS."""
-    return cut(format_value(value), SHOWN_CHARACTERS)
+    """Format a value for a message, cut to SHOWN_CHARACTERS, with addresses redacted."""
+    return cut(redact(format_value(value)[:READ_CHARACTERS]), SHOWN_CHARACTERS)
 
 
 def cut(text: str, most: int = 60) -> str:
@@ -95,7 +95,7 @@ def cut(text: str, most: int = 60) -> str:
 
 
 def did_you_mean(value: object, known: Iterable[str]) -> str:
-    """A hint at the name of a closed list that is most like a value; "" without one."""
+    """Return a hint at the most similar of some names; "" without one."""
     close = difflib.get_close_matches(str(value), list(known), n=1)
     return f"; did you mean {close[0]}?" if close else ""
 
@@ -117,7 +117,7 @@ def wrap_errors(place: object, kind: type[PaintError], hint: str) -> Iterator[No
 
 
 def error_text(error: BaseException) -> str:
-    """The text of an exception; "" where its own ``__str__`` fails."""
+    """Return the text of an exception; "" where its own ``__str__`` fails."""
     try:
         return str(error)
     except BaseException:  # code from outside of paint, which may end in any way
@@ -125,10 +125,7 @@ def error_text(error: BaseException) -> str:
 
 
 def innermost(error: BaseException) -> tuple[BaseException, int]:
-    """The first error of a group, of groups within it too, and the number of the others.
-
-    Any other error is itself, and 0.
-    """
+    """Return the first error of nested groups, and the number of the others."""
     if not isinstance(error, BaseExceptionGroup):
         return error, 0
     found = [innermost(inner) for inner in error.exceptions]
@@ -136,19 +133,15 @@ def innermost(error: BaseException) -> tuple[BaseException, int]:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether memory of the machine or of a GPU ran out: for Python, torch or the system."""
+    """Return whether the memory of the machine or of a GPU ran out."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
     if isinstance(error, OSError) and error.errno == errno.ENOMEM:
         return True
-    # torch's allocator for CPUs, libraries that pass the system's message on, and a library that
-    # finds no room when it is loaded.
-    texts = (
-        *("can't allocate memory", "not enough memory", "Cannot allocate memory", "bad_alloc"),
-        "failed to map segment",
-    )
+    # torch's allocator, libraries that pass the system's message on, and one that is not loaded.
+    texts = "can't allocate memory|not enough memory|Cannot allocate memory|bad_alloc|map segment"
     is_of_library = isinstance(error, RuntimeError | ImportError)
-    return is_of_library and any(text in error_text(error) for text in texts)
+    return is_of_library and re.search(texts, error_text(error)) is not None
 
 
 @contextmanager
@@ -163,10 +156,7 @@ def naming(setting: str) -> Iterator[None]:
 
 
 def reason(error: BaseException) -> str:
-    """Return an exception's message in one line, without the advice that libraries append.
-
-    Addresses in it have no user, password and query.
-    """
+    """Return an exception's message in one redacted line, without the advice of libraries."""
     if is_out_of_memory(error):
         return "there is not enough memory"
     if isinstance(error, OSError) and error.errno:
@@ -189,7 +179,7 @@ def reason(error: BaseException) -> str:
 
 
 def is_output_unread() -> bool:
-    """Whether stdout is a closed pipe, as in `paint ... | head`; it is then set to devnull."""
+    """Return whether stdout is a closed pipe, as in `paint ... | head`, and drop it then."""
     try:
         handle = sys.stdout.fileno()
     except (AttributeError, OSError, ValueError):
@@ -205,10 +195,10 @@ def is_output_unread() -> bool:
 
 
 def sanitize_for_terminal(text: str) -> str:
-    """Escape the characters of untrusted text that could control a terminal, as ``\\x1b``.
+    """Escape characters of untrusted text that could control a terminal, as ``\\x1b``.
 
-    They are control characters other than line ends and tabs, marks that change the direction of
-    text, and unpaired surrogates, which no terminal's encoding has.
+    These are control characters other than line ends and tabs, marks of the direction of text, and
+    unpaired surrogates.
     """
     return _CONTROLS.sub(lambda match: ascii(match[0])[1:-1], text)
 

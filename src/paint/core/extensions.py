@@ -1,7 +1,5 @@
 """Extensions: objects that a setting names as "module:name", and the options that they declare.
 
-An object that is passed in Python gets such a name from ``spec_of``, for this process alone.
-
 An extension declares options by annotating ``options`` with a frozen dataclass:
 
     @dataclass(frozen=True)
@@ -15,7 +13,7 @@ An extension declares options by annotating ``options`` with a frozen dataclass:
     def grade(completion, row, options: GradeOptions):  # an argument of this name
 
 A config holds them as a table (``OptionTable``), so that it can be read where the extension is not
-installed. Where the extension is loaded, ``build_options`` makes the dataclass of the table.
+installed. ``build_options`` makes the dataclass of the table.
 """
 
 import dataclasses
@@ -37,30 +35,27 @@ from paint.core.trust import Executable, is_asked, require_trusted, tell_left_ou
 from paint.core.user_code import UserCodeError, line_of, user_code, user_errors
 
 _SPEC = re.compile(r"\w+(\.\w+)*:\w+")
-RECORDS = ("run.json", "settings.json")
-"""Files of folders in which paint records what it did."""
+_RECORDS = ("run.json", "settings.json")  # files of folders in which paint records what it did
 
-_passed: dict[str, Any] = {}
-# Objects that were passed in Python, by their names.
+_passed: dict[str, Any] = {}  # objects that were passed in Python, by their names
 
 
 def load_object(spec: str, setting: str, known: Iterable[str]) -> Any:
     """Import the object "module:name" that ``spec`` names, from sys.path or the working directory.
 
-    For messages, setting is the setting's name, and known are its built-in values.
+    Messages name the setting and its ``known`` built-in values.
 
-    Raises:
-        ConfigError: there is no such object, or it is one of Python's own.
+    Raises ConfigError if there is no such object, or it is one of Python's own.
     """
     if spec in _passed:
         return _passed[spec]
-    path, _, name = spec.rpartition(":")
-    if path.endswith(".py"):
-        file = Path(path)
+    value = f"{setting} is {format_short(spec)}"
+    module_name, _, name = spec.partition(":")
+    if module_name.endswith(".py"):
+        file = Path(module_name)
         place = "" if file.parent == Path() else f", with {file.parent} in PYTHONPATH"
         raise ConfigError(
-            f"{setting} is {format_short(spec)}, which names a file; name its module, "
-            f"{file.stem}:{name}{place}"
+            f"{value}, which names a file; name its module, {file.stem}:{name}{place}"
         )
     if not is_spec(spec):
         names = list(known)
@@ -70,11 +65,8 @@ def load_object(spec: str, setting: str, known: Iterable[str]) -> Any:
         )
     why = _not_an_extension(spec)
     if why:
-        raise ConfigError(
-            f"{setting} is {format_short(spec)}, {why}; name an object of a module of your own"
-        )
+        raise ConfigError(f"{value}, {why}; name an object of a module of your own")
     require_trusted([Executable(setting, spec)], f"name it yourself as {setting}")
-    module_name, _, name = spec.partition(":")
     try:
         # A script without a main guard may call sys.exit on import.
         with _working_directory_on_path(spec), user_code():
@@ -82,13 +74,13 @@ def load_object(spec: str, setting: str, known: Iterable[str]) -> Any:
             # A module may make its objects when they are asked for, and fail then.
             is_there = hasattr(module, name)
     except Exception as error:
+        kind = "" if isinstance(error, UserCodeError) else f"{type(error).__name__}: "
         raise ConfigError(
-            f"{setting} is {format_short(spec)}, and {module_name} cannot be imported: "
-            f"{_typed_reason(error)}{line_of(error)}; correct the module, or put its folder into "
-            f"PYTHONPATH"
+            f"{value}, and {module_name} cannot be imported: {kind}{reason(error)}"
+            f"{line_of(error)}; correct the module, or put its folder into PYTHONPATH"
         ) from error
     if not is_there:
-        raise ConfigError(f"{setting} is {format_short(spec)}, and {module_name} has no {name}")
+        raise ConfigError(f"{value}, and {module_name} has no {name}")
     return getattr(module, name)
 
 
@@ -96,11 +88,10 @@ def load_object(spec: str, setting: str, known: Iterable[str]) -> Any:
 def _working_directory_on_path(spec: str) -> Iterator[None]:
     """Let an object of the user's be found in the working directory, too."""
     here = str(Path.cwd())
-    # What a module of the package imports where it is installed, such as a library's extras, would
-    # be taken from there. A record is data: it holds no module, unless the user asks for it.
-    is_of_package = spec.startswith("paint.")
-    is_record = any((Path(here) / name).exists() for name in RECORDS)
-    if is_of_package or (is_record and not is_asked(spec)):
+    # A record is data: it holds no module, unless the user asks for it.
+    is_record = any((Path(here) / name).exists() for name in _RECORDS)
+    # What a module of the package imports must not be taken from there either.
+    if spec.startswith("paint.") or (is_record and not is_asked(spec)):
         yield
         return
     # Last, so that a file in the working directory cannot replace an installed module.
@@ -112,12 +103,12 @@ def _working_directory_on_path(spec: str) -> Iterator[None]:
 
 
 def is_passed(spec: str) -> bool:
-    """Whether an object was passed in Python, in this process, by this name."""
+    """Return whether an object was passed in Python, in this process, by this name."""
     return spec in _passed
 
 
 def _not_an_extension(spec: str) -> str:
-    """Why an object cannot be an extension, as a clause: it is Python's own; "" where it can be."""
+    """Say, as a clause, why an object is Python's own; "" where it is none."""
     module_name, _, name = spec.partition(":")
     if module_name.partition(".")[0] in sys.stdlib_module_names:
         # Not imported for the message: some of these modules do something then.
@@ -133,28 +124,19 @@ def _not_an_extension(spec: str) -> str:
 
 
 def of_type(value: object) -> str:
-    """The type of an object from outside of the package; its content may be a secret."""
+    """Name the type of an object from outside of the package; its content may be a secret."""
     return "that is a class" if isinstance(value, type) else f"of type {type(value).__name__}"
 
 
-def _typed_reason(error: BaseException) -> str:
-    """The type of an error, unless it is our own, and its message."""
-    kind = "" if isinstance(error, UserCodeError) else f"{type(error).__name__}: "
-    return f"{kind}{reason(error)}"
-
-
 def extension_errors(setting: str, spec: str) -> AbstractContextManager[None]:
-    """Turn errors of code outside of the package into ConfigErrors that name the setting.
-
-    Those of a built-in value, which is no "module:name", pass unchanged.
-    """
+    """Turn errors of a "module:name" into ConfigErrors that name the setting."""
     if ":" not in spec:
         return nullcontext()
     return user_errors(f"{setting} {spec}", ConfigError, "correct it in its module")
 
 
 def spec_of(value: Any, name: str = "", module: str = "") -> str:
-    """Name an object as "module:name", its own unless given, by which ``load_object`` finds it."""
+    """Name an object as "module:name" by which ``load_object`` finds it in this process."""
     name = name or re.sub(r"\W", "", value.__qualname__.rpartition(".")[2])
     spec = f"{module or value.__module__}:{name}"
     _passed[spec] = value
@@ -164,15 +146,12 @@ def spec_of(value: Any, name: str = "", module: str = "") -> str:
 def require_call(place: str, function: Any, wanted: str, *given: object, **named: object) -> None:
     """Raise ConfigError for a function that cannot be called with these arguments.
 
-    Args:
-        place: what names the function, for messages.
-        wanted: how it is declared, such as "grade(completion, row)".
+    The message names it by its place, and how it is declared, such as "grade(completion, row)".
     """
     if not callable(function):
         raise ConfigError(f"{place} is an object {of_type(function)}; declare it as {wanted}")
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):  # written in C, without a signature
+    signature = _signature_of(function)
+    if signature is None:
         return
     try:
         signature.bind(*given, **named)
@@ -184,13 +163,15 @@ def require_call(place: str, function: Any, wanted: str, *given: object, **named
         ) from None
 
 
-def require_method(place: str, kind: Any, name: str, *arguments: str) -> None:
-    """Raise ConfigError where a method of a class cannot be called with these arguments.
+def _signature_of(function: Any) -> inspect.Signature | None:
+    try:
+        return inspect.signature(function)
+    except (TypeError, ValueError):  # no function, or one that is written in C
+        return None
 
-    Args:
-        kind: the class, or an object that makes instances.
-        arguments: their names, without self.
-    """
+
+def require_method(place: str, kind: Any, name: str, *arguments: str) -> None:
+    """Raise ConfigError where a method of a class cannot be called with these arguments."""
     method = getattr(kind, name, None)
     if method is None:
         return
@@ -201,7 +182,7 @@ def require_method(place: str, kind: Any, name: str, *arguments: str) -> None:
 
 
 def require_overrides(extension: object, place: str) -> None:
-    """Raise ConfigError for a method that takes other arguments than that of paint it overrides."""
+    """Raise ConfigError for a method whose arguments are not those of paint's that it overrides."""
     for name in sorted(set(dir(type(extension)))):
         if name.startswith("_"):
             continue
@@ -215,12 +196,12 @@ def require_overrides(extension: object, place: str) -> None:
 
 
 def is_spec(value: object) -> bool:
-    """Whether a setting's value is written as "module:name"."""
+    """Return whether a setting's value is written as "module:name"."""
     return isinstance(value, str) and _SPEC.fullmatch(value) is not None
 
 
 def source_digest(spec: str) -> str:
-    """Digest of the file that defines an object, once it is loaded; "" for one of a script."""
+    """Return the digest of the file of a loaded object; "" for one of a script."""
     module = spec.partition(":")[0]
     file = getattr(sys.modules.get(module), "__file__", None)
     if module == "__main__" or not file or not Path(file).is_file():
@@ -229,15 +210,13 @@ def source_digest(spec: str) -> str:
 
 
 def is_importable(spec: str) -> bool:
-    """Whether another process finds the object by its name, too.
-
-    False for an object that was passed in Python and is defined in a script, a notebook or another
-    function.
-    """
+    """Return whether another process finds the object by its name, too."""
+    if spec not in _passed:
+        return True
+    # Not one of a script, a notebook or another function.
     module, _, name = spec.partition(":")
-    is_there = getattr(sys.modules.get(module), name, None) is _passed.get(spec)
-    is_found = is_there and module != "__main__" and not _not_an_extension(spec)
-    return spec not in _passed or is_found
+    is_there = getattr(sys.modules.get(module), name, None) is _passed[spec]
+    return is_there and module != "__main__" and not _not_an_extension(spec)
 
 
 class OptionTable(Mapping[str, Any]):
@@ -266,7 +245,7 @@ NO_OPTIONS = OptionTable()
 
 
 def options_of(owner: str, **built_in: str) -> dict[str, Any]:
-    """The metadata of a section's field that holds the options of what ``owner`` names.
+    """Return the metadata of a field that holds the options of what ``owner`` names.
 
     ``built_in`` are the values of ``owner`` that have options, each with its "module:name".
     """
@@ -274,29 +253,20 @@ def options_of(owner: str, **built_in: str) -> dict[str, Any]:
 
 
 def option_fields(section: type) -> dict[str, str]:
-    """The fields of a section that hold options, each with the setting that they belong to."""
-    fields: dict[str, str] = {}
-    for field in dataclasses.fields(section):
-        if "options_of" in field.metadata:
-            fields[field.name] = field.metadata["options_of"]
-    return fields
+    """Return the fields of a section that hold options, each with the setting of their owner."""
+    fields = dataclasses.fields(section)
+    return {f.name: f.metadata["options_of"] for f in fields if "options_of" in f.metadata}
 
 
 def plain_options(name: str, table: Any) -> OptionTable:
-    """Check a table of options as far as that is possible without the extension.
-
-    Args:
-        name: of the setting, such as train.options, for messages.
-        table: a mapping, or an instance of the extension's dataclass.
-    """
+    """Check a table of options, or an instance of the extension's dataclass, by itself."""
     if dataclasses.is_dataclass(table) and not isinstance(table, type):
         table = dataclasses.asdict(table)
     if not isinstance(table, Mapping):
         raise ConfigError(f"{name} must be a table, got {format_short(table)}; write [{name}]")
     plain = {}
     for key, value in table.items():
-        # A list has no hash, and a table of options needs one.
-        if isinstance(value, list):
+        if isinstance(value, list):  # which has no hash, and a table of options needs one
             value = tuple(value)
         require_no_secret(f"{name}.{key}", value)
         items = value if isinstance(value, tuple) else (value,)
@@ -310,15 +280,9 @@ def plain_options(name: str, table: Any) -> OptionTable:
 
 
 def declared_options(extension: Any, setting: str) -> Any:
-    """The dataclass with which an extension annotates ``options``; None if it declares none.
+    """Return the dataclass that annotates an extension's ``options``; None without one.
 
-    Args:
-        extension: a class, a function, or any other object, which declares none.
-        setting: what names the extension, for messages.
-
-    Raises:
-        ConfigError: the annotation is no frozen dataclass of types that a setting can have, or a
-            field has no default.
+    Raises ConfigError if it is not frozen, or a field has no default or no type of a setting.
     """
     with wrap_errors(f"{setting}: options", ConfigError, "correct the annotation"), user_code():
         kind: Any = _annotation_of_options(extension)
@@ -342,50 +306,35 @@ def declared_options(extension: Any, setting: str) -> Any:
 
 
 def _annotation_of_options(extension: Any) -> Any:
-    """None without one. Annotations written as text are evaluated where they stand."""
     if isinstance(extension, type):
         for base in extension.__mro__:
             # Only where it stands: other annotations may name what is imported for checkers alone.
             if "options" in inspect.get_annotations(base):
                 return inspect.get_annotations(base, eval_str=True)["options"]
         return None
-    try:
-        parameters = inspect.signature(extension).parameters
-    except (TypeError, ValueError):  # no function, or one that is written in C
-        return None
-    if "options" not in parameters:
+    signature = _signature_of(extension)
+    if signature is None or "options" not in signature.parameters:
         return None
     return inspect.signature(extension, eval_str=True).parameters["options"].annotation
 
 
 def option_types(kind: Any, setting: str) -> dict[str, Any]:
-    """The types of a dataclass's fields by name, of annotations written as text, too."""
+    """Return the types of a dataclass's fields by name, of annotations written as text, too."""
     with wrap_errors(f"{setting}: {kind.__name__}", ConfigError, "correct its annotations"):
         return get_type_hints(kind)
 
 
 def build_options(
-    extension: Any,
-    table: Mapping[str, Any],
-    name: str,
-    setting: str,
-    *,
-    is_record: bool = False,
+    extension: Any, table: Mapping[str, Any], name: str, setting: str, *, is_record: bool = False
 ) -> Any:
     """Make the options that an extension declares from a table; None where it declares none.
 
     Values such as ``env:JUDGE_API_KEY`` are read from the environment of this process. Records,
-    which are written to files, keep them as they are.
+    which are written to files, keep them as they are. Options of other extensions in the table are
+    passed over. Messages begin with the name of the table, such as train.options, or with the
+    setting, such as 'train.method "mine:Rlsd"'.
 
-    Args:
-        table: the options that are set; others keep the defaults of the dataclass. Those of other
-            extensions in the same table are passed over; ``complete_options`` refuses any that is
-            nobody's.
-        name: of the table, such as train.options, for messages.
-        setting: what names the extension, such as 'train.method "mine:Rlsd"', for messages.
-
-    Raises:
-        ConfigError: an option is of another type or out of its range, or a variable is not set.
+    Raises ConfigError if an option is refused, or a variable is not set.
     """
     kind = declared_options(extension, setting)
     if kind is None:
@@ -441,7 +390,7 @@ def _from_environment(name: str, value: Any, field: dataclasses.Field[Any]) -> A
 
 
 def values_of(options: Any) -> dict[str, Any]:
-    """The options of an instance by name."""
+    """Return the options of an instance by name."""
     # Not asdict, which copies.
     return {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
 
@@ -449,7 +398,7 @@ def values_of(options: Any) -> dict[str, Any]:
 def bind_options(
     function: Callable[..., Any], table: Mapping[str, Any], name: str, setting: str
 ) -> Callable[..., Any]:
-    """A function with its argument ``options`` given, as ``build_options`` makes it."""
+    """Return a function with its argument ``options`` given."""
     options = build_options(function, table, name, setting)
     if options is None:
         return function
@@ -457,10 +406,9 @@ def bind_options(
 
 
 def named_options(section: Any, key: str, prefix: str) -> list[Any]:
-    """The options of every extension that shares the table ``key`` of a section.
+    """Return the options of every extension that shares the table ``key`` of a section.
 
-    Args:
-        prefix: what names of its settings begin with, such as "train.".
+    ``prefix`` is what names of its settings begin with, such as "train.".
     """
     [field] = [field for field in dataclasses.fields(section) if field.name == key]
     owner = field.metadata["options_of"]
@@ -480,13 +428,11 @@ def named_options(section: Any, key: str, prefix: str) -> list[Any]:
 
 
 def complete_options(section: Any, prefix: str) -> Any:
-    """The section with all options that its extensions declare, by their values and defaults.
+    """Return the section with the values and defaults of all options that its extensions declare.
 
-    A run records them: the extension may change its defaults later.
+    A run records them, as an extension may change its defaults later.
 
-    Raises:
-        ConfigError: an extension cannot be loaded, an option is refused, or two extensions share
-            an option that is not set, with other defaults.
+    Raises ConfigError if an option is refused, is nobody's, or has two defaults.
     """
     changes = {}
     for key, owner in option_fields(type(section)).items():

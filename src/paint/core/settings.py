@@ -2,7 +2,7 @@
 
 A section is a frozen dataclass that derives from ``Section``. Its ranges are in its fields:
 
-    top_p: float = setting(0.95, within("(0, 1]"), "1 is off; default: 0.95")
+    top_p: float = setting(0.95, within("(0, 1]"), "1 is off")
 """
 
 import dataclasses
@@ -40,18 +40,14 @@ POSITIVE = [
     Check("at least 1", lambda value: value >= 1),
     Check(f"at most {MAX_COUNT}", lambda value: value <= MAX_COUNT),
 ]
-PATH = [
-    Check(
-        "a path without control characters",
-        lambda path: not path or not has_control_characters(path),
-    )
-]
 
 
-def setting(default: Any, checks: Sequence[Check], note: str, help_text: str = "") -> Any:
-    """Declare a field of a section with its range; the note ends the message of a refusal.
+def setting(default: Any, checks: Sequence[Check], note: str = "", help_text: str = "") -> Any:
+    """Declare a field of a section with its range.
 
-    A help text takes the place of the docstring below the field in help and reference.
+    Args:
+        note: ends the message of a refusal; without one, the default does.
+        help_text: takes the place of the docstring below the field in help and reference.
     """
     metadata: dict[str, Any] = {"checks": checks, "note": note}
     if help_text:
@@ -60,15 +56,11 @@ def setting(default: Any, checks: Sequence[Check], note: str, help_text: str = "
 
 
 def or_none(checks: Sequence[Check]) -> Sequence[Check]:
-    """The same checks, for a value that may be None."""
-    widened = []
-    for allowed, accepts in checks:
-        widened.append(Check(f"{allowed} or None", _unless_none(accepts)))
-    return widened
+    """Return the same checks for a value that may be None."""
+    return [Check(f"{check.allowed} or None", _unless_none(check.accepts)) for check in checks]
 
 
 def _unless_none(accepts: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    # A function of its own: in or_none's loop, each lambda would call the last ``accepts``.
     return lambda value: value is None or accepts(value)
 
 
@@ -101,10 +93,7 @@ class Section:
 
 
 def require_no_secret(name: str, value: Any) -> None:
-    """Raise ConfigError, which does not repeat it, for a value that seems to be a secret.
-
-    Of a table of options each is checked.
-    """
+    """Raise ConfigError, without the value, for a setting or an option that holds a secret."""
     if isinstance(value, Mapping):
         for key, option in value.items():
             require_no_secret(f"{name}.{key}", option)
@@ -122,21 +111,20 @@ def check_value(name: str, value: Any, field: dataclasses.Field[Any]) -> None:
     """Raise ConfigError for a value that no setting can have, or out of its field's range."""
     # First, as the other messages repeat the value.
     require_no_secret(name, value)
-    texts = value if isinstance(value, tuple) else (value,)
-    for text in texts:
+    for text in _several(value):
         if isinstance(text, str) and has_control_characters(text):
             allowed = "text without control characters"
             raise ConfigError(_refusal(name, value, allowed, "line ends and tabs are allowed"))
         if isinstance(text, str) and not is_unicode(text):
-            allowed = "valid UTF-8"
-            raise ConfigError(_refusal(name, value, allowed, "records and adapters need it"))
+            raise ConfigError(_refusal(name, value, "valid UTF-8", "records need it"))
     if isinstance(value, int) and abs(value) >= 2**63:
         raise ConfigError(_refusal(name, value, "below 2**63", "a number of 64 bits"))
     if isinstance(value, float) and math.isfinite(value) and abs(value) > MAX_FLOAT:
         raise ConfigError(_refusal(name, value, "a number of 32 bits", "at most 3.4e38"))
     for allowed, accepts in field.metadata.get("checks", ()):
         if not accepts(value):
-            raise ConfigError(_refusal(name, value, allowed, field.metadata["note"]))
+            note = field.metadata["note"] or f"default: {format_value(field.default)}"
+            raise ConfigError(_refusal(name, value, allowed, note))
 
 
 def _refusal(name: str, value: Any, allowed: str, note: str) -> str:
@@ -151,7 +139,7 @@ def require(section: object, key: str, is_allowed: bool, allowed: str, note: str
 
 
 def is_folder_name(text: str) -> bool:
-    """Whether a text may name a folder: one printable line without slashes that is no flag."""
+    """Return whether a text may name a folder: a printable line without slashes, and no flag."""
     is_relative = text.strip() in ("", ".", "..")
     return text.isprintable() and not is_relative and not re.search(r"^-|[/\\]", text)
 
@@ -177,10 +165,10 @@ def convert_value(name: str, value: Any, annotation: Any) -> Any:
     """
     converted = value
     if isinstance(value, list):
-        items = list(value)
-        if get_args(annotation)[:1] == (float,):
-            items = [float(item) if type(item) is int else item for item in items]
-        converted = tuple(items)
+        is_of_floats = get_args(annotation)[:1] == (float,)
+        converted = tuple(
+            float(item) if is_of_floats and type(item) is int else item for item in value
+        )
     elif isinstance(value, str) and get_origin(annotation) is tuple:
         converted = (value,)
     elif type(value) is int and float in (annotation, *get_args(annotation)):
@@ -202,7 +190,7 @@ _NUMBER = re.compile(r"[+-]?(([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]{1,9})?|inf)"
 
 
 def value_of_text(text: str, annotation: Any) -> Any:
-    """A text as a value of a setting's type: "2e-4" is a number, and "a,b" a list of two texts.
+    """Read a text as a value of a setting's type: "2e-4" as a number, "a,b" as a list.
 
     A text that is no value of the type stays as it is; ``convert_value`` refuses it by name.
     """
@@ -222,12 +210,12 @@ def value_of_text(text: str, annotation: Any) -> Any:
 
 
 def takes_several(annotation: Any) -> bool:
-    """Whether a setting of a type may be a list of values."""
+    """Return whether a setting of a type may be a list of values."""
     return any(get_origin(kind) is tuple for kind in (annotation, *get_args(annotation)))
 
 
 def value_of_words(words: list[Any], annotation: Any) -> Any:
-    """Words of a command line as a value of a setting's type; ``convert_value`` checks it.
+    """Read words of a command line as a value of a type; ``convert_value`` checks it.
 
     A switch needs no word. More than one word stay a list, also where the type has none.
     """
@@ -245,7 +233,7 @@ def value_of_words(words: list[Any], annotation: Any) -> Any:
 
 
 def is_setting_type(annotation: Any) -> bool:
-    """Whether a setting can have a type: what ``convert_value`` takes."""
+    """Return whether ``convert_value`` takes a type."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Literal:
         return all(isinstance(argument, str) for argument in arguments)
@@ -294,8 +282,5 @@ def _words(annotation: Any) -> str:
     if origin in (Union, types.UnionType):
         return " or ".join(_words(argument) for argument in arguments)
     if origin is tuple:
-        item = _words(arguments[0])
-        if get_origin(arguments[0]) is Literal:
-            return f"a list of values, each {item}"
-        return f"a list of {item}"
+        return f"a list of values, each {_words(arguments[0])}"
     return _KINDS[annotation]

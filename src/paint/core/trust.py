@@ -4,13 +4,10 @@ A record is data: its modules, command lines and addresses are used only where
 
 - the user names them in the same call: on the command line, in an argument or in a recipe;
 - the user trusts the records of the call (``--trust``, ``trust=True``); or
-- the record is the user's own: this user wrote its settings on this machine.
+- the record is the user's own: the digest of its settings is in a file in the user's state folder.
 
-Options of what the user names are those of the call: of a record that is neither trusted nor one's
-own none is taken, since an option may be an address that gets the user's key.
-
-The digests of the settings that a user has written are in a file in the user's state folder, so it
-does not matter where the record lies, and changed settings are others.
+Of any other record no options are taken for code that the user names, since an option may be an
+address that gets the user's key.
 """
 
 import hashlib
@@ -34,7 +31,7 @@ class UntrustedError(ConfigError):
 
 
 class Executable(NamedTuple):
-    """What a setting names that may run: a "module:name", a command line, or an address."""
+    """A "module:name", a command line or an address that a setting names."""
 
     setting: str
     name: str
@@ -48,21 +45,20 @@ class Call:
     own: set[str] = field(default_factory=set)  # in records of the user's own
     trusted: set[str] = field(default_factory=set)
     trusts: bool = False  # the records of others, too
-    left_out: dict[str, tuple[str, Mapping[str, Any]]] = field(default_factory=dict)
     # Options of others' records by setting, each with its record.
+    left_out: dict[str, tuple[str, Mapping[str, Any]]] = field(default_factory=dict)
     told: set[str] = field(default_factory=set)  # messages
 
 
-_calls: list[Call] = []
 # Those under way, the outer ones first: a callback may call a command.
+_calls: list[Call] = []
+# Names in others' records, each with its record; a config that was read from one may be used later.
 _records: dict[str, str] = {}
-# Names that records of others have, each with such a record. They stay: a config that was
-# read from one may be used later.
 
 
 @contextmanager
 def begin_call() -> Iterator[None]:
-    """Within the block, names and trust are those of one call of a command."""
+    """Let names and trust within the block be those of one call of a command."""
     call = Call()
     _calls.append(call)
     try:
@@ -84,7 +80,7 @@ def trust_records() -> None:
 
 
 def trusts_records() -> bool:
-    """Whether a call under way takes what records name."""
+    """Return whether a call under way takes what records name."""
     return any(call.trusts for call in _calls)
 
 
@@ -95,7 +91,7 @@ def leave_out_options(setting: str, options: Mapping[str, Any], record: object) 
 
 
 def tell_left_out(setting: str, in_force: Mapping[str, Any]) -> None:
-    """Say which options of a record were not taken, where others are in force; once in a call."""
+    """Say once which options of a record were not taken, where others are in force."""
     for call in _calls:
         record, options = call.left_out.pop(setting, ("", {}))
         others = {key: value for key, value in options.items() if in_force.get(key, value) != value}
@@ -123,23 +119,19 @@ def read_names(names: Iterable[str], record: object, *, is_own: bool) -> None:
 
 
 def is_asked(name: str) -> bool:
-    """Whether the user has given a name in a call under way, or was shown it."""
+    """Return whether the user has given a name in a call under way, or was shown it."""
     return any(name in call.named | call.trusted for call in _calls)
 
 
 def is_own(name: str) -> bool:
-    """Whether the user has given a name in a call under way, or has a record with it."""
+    """Return whether the user has given a name in a call under way, or has a record with it."""
     return any(name in call.named | call.own for call in _calls)
 
 
 def require_trusted(codes: Sequence[Executable], way: str = "") -> None:
-    """Raise UntrustedError where records name some of this, and nobody vouches for it.
+    """Raise UntrustedError where records name code that nobody vouches for.
 
-    In a call that trusts records, it is printed instead.
-
-    Args:
-        codes: what is about to run.
-        way: what the user can do in place of trusting the record, for the message.
+    In a call that trusts records, it is printed instead. The message offers ``way``.
     """
     vouched = set[str]().union(*(call.named | call.own | call.trusted for call in _calls))
     unknown = [code for code in codes if code.name in _records and code.name not in vouched]
@@ -162,10 +154,7 @@ def require_trusted(codes: Sequence[Executable], way: str = "") -> None:
 
 
 def remember(settings: Mapping[str, Any]) -> None:
-    """Note that this user has written a record with these settings on this machine.
-
-    Raises OSError where it cannot be noted; its message has the reason.
-    """
+    """Note that this user has written a record with these settings. Raises OSError."""
     if not is_remembered(settings):
         path = state_folder() / RECORDS
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -174,7 +163,7 @@ def remember(settings: Mapping[str, Any]) -> None:
 
 
 def is_remembered(settings: Mapping[str, Any]) -> bool:
-    """Whether this user has written a record with these settings on this machine."""
+    """Return whether this user has written a record with these settings on this machine."""
     try:
         return _digest(settings) in (state_folder() / RECORDS).read_text().split()
     except OSError:
@@ -186,7 +175,7 @@ def _digest(settings: Mapping[str, Any]) -> str:
 
 
 def state_folder() -> Path:
-    """The user's folder for what outlives a call. Raises OSError where none is known."""
+    """Return the user's folder for what outlives a call. Raises OSError where none is known."""
     try:
         state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     except RuntimeError as error:  # a user without a home
