@@ -545,12 +545,6 @@ METRICS = (
         line="{:.0f} calls of the grader",
     ),
     Metric(
-        name="grader_kept_answers",
-        unit="completions",
-        meaning="those of grader_answers whose question had been answered (`grading.cache`)",
-        of_run=True,
-    ),
-    Metric(
         name="grader_failed_calls/KIND",
         unit="calls",
         meaning="those that failed: `HTTP_429` and other statuses, `timed_out`, `no_connection`, "

@@ -111,8 +111,7 @@ def train(
         )
         longest = longest_rows(run, files.tokenizer, rows.problems, measured)
         run = resolve(replace(run, longest=longest), machine_of_ranks(accelerator))
-        rank = accelerator.process_index
-        grader = stack.enter_context(open_grader(run.config.grading, folder, rank))
+        grader = stack.enter_context(open_grader(run.config.grading))
         display.notes([line for line in (*run.notes, grader.describe()) if line])
         display.warnings([*run.warnings, grader.warning()])
         if run.plan is not None:
