@@ -22,7 +22,6 @@ from paint.grading.graders import find_grader
 from paint.resolve.check import check_config
 from reports import report_in, row_of
 from runs import changed, rows_of, stored, train
-from strictgrade.choice import chosen_letter
 
 SHORT = "extensions.short_grader:grade"
 short_grader = importlib.import_module("extensions.short_grader")
@@ -63,74 +62,6 @@ def test_grader_of_notebook_that_uses_the_package_grades() -> None:
     exec("import paint\ndef half(text, row): return paint.Grade(0.5, 'half')", cell)
     with find_grader(spec_of(cell["half"])) as grader:
         assert grader.grade([Item("1", ("2",))]) == [Grade(0.5, "half")]
-
-
-@pytest.mark.parametrize(
-    ("text", "letter"),
-    [
-        (r"It is B, so \boxed{A}", "A"),
-        (r"\boxed{\text{(c)}}", "C"),
-        (r"\boxed{B. Paris}", "B"),
-        (r"\boxed{Option D}", "D"),
-        (r"\boxed{Paris}", None),
-        ("The answer is A. No, the answer is **(B)**.", "B"),
-        ("Answer: option C", "C"),
-        ("The answer is a city.", None),
-        ("D", "D"),
-        ("B) Paris", "B"),
-        ("A city in France", None),
-        ("<think>The answer is A</think>\nC", "C"),
-        ("<think>The answer is A", None),
-        (r"\boxed{E: A polygenic score}", "E"),
-        (r"\boxed{\textbf{(D)}\ 12}", "D"),
-        (r"\boxed{Ｂ}", "B"),
-        ("Answer：（Ｂ）", "B"),
-        ("The correct option is **C**.", "C"),
-        ("The answer is a prime number: B", "B"),
-        ("The answer is A, I think.", "A"),
-        ("Answer: B because A and C are wrong", "B"),
-        (r"\boxed{\langle H\rangle \ll \Delta E} **Answer: D**", "D"),
-        (r"The answer is D. \boxed{E = mc^2}", "D"),
-        (r"\boxed{A and C}", None),
-        (r"\boxed{A, C}", None),
-        (r"\boxed{A/B}", None),
-        (r"\boxed{AC}", None),
-        (r"\boxed{A \text{ or } B}", None),
-        (r"\boxed{(A),(C)}", None),
-        (r"\boxed{A: 5, B: 6}", None),
-        (r"\boxed{A} or \boxed{B}", None),
-        (r"\boxed{A}, \boxed{B}", "B"),
-        (r"\boxed{A}; \boxed{B}", None),
-        (r"The answer is A. \boxed{A, C}", None),
-        ("Answer: A or B", None),
-        ("Answer: (A) Paris and (C) Rome", None),
-        (r"\boxed{C(n,2)}", None),
-        (r"\boxed{E = mc^2}", None),
-        (r"\boxed{x=5}", None),
-        (r"\boxed{A_1}", None),
-        (r"\boxed{A \cup B}", None),
-        (r"\boxed{A polygenic score}", None),
-        (r"\boxed{I don't know}", None),
-        (r"\boxed{Not B}", None),
-        (r"\boxed{B is wrong}", None),
-        (r"\boxed{Ⓑ}", "B"),
-        (r"\boxed{\textcircled{B} 12}", "B"),
-        ("Answer: 🅑", "B"),
-        ("Answer: 'B'", "B"),
-        ("The answer is ‘B’.", "B"),
-        ("Answer: 'A' or 'B'", None),
-        ("<answer>B</answer>", "B"),
-        ("So it is.\n<answer>\n(B) Paris\n</answer>", "B"),
-        ("<answer>A or B</answer>", None),
-        ("<answer>Paris</answer>", None),
-        ("答案：B", "B"),
-        ("正确答案是 B。", "B"),
-        ("答案：A、B", None),
-        (r"\boxed{ⒶⒷ}", None),
-    ],
-)
-def test_chosen_letter_is_that_of_box_or_stated_answer(text: str, letter: str | None) -> None:
-    assert chosen_letter(text) == letter
 
 
 def test_choice_grader_compares_letters_and_fails_on_other_gold_answers() -> None:

@@ -334,7 +334,6 @@ METRICS = (
     Metric("sources/NAME/loss", of_run=True),
     Metric("grader_answers", of_run=True),
     Metric("grader_calls", of_run=True, line="{:.0f} calls of the grader"),
-    Metric("grader_kept_answers", of_run=True),
     Metric("grader_failed_calls/KIND", of_run=True),
     Metric("grader_prompt_tokens", of_run=True),
     Metric("grader_completion_tokens", of_run=True),

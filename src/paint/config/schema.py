@@ -592,11 +592,6 @@ class GradingConfig(Section):
     first failure, if that may pass: no connection, no answer in time, HTTP 408, 409, 425, 429 and
     from 500 on, with pauses of Retry-After. After another error it is made three times at most, and
     after another status once (ours)."""
-    cache: bool = True
-    """Ask an async function once about the same completion of the same row, and keep its answers
-    in the folder of the run or evaluation (grader_answers.0.jsonl). A judge that draws its answers
-    gives one answer then, wherever the completion comes again; off, it is asked each time
-    (ours)."""
     stop_on_failure: bool = True
     """Stop where the grader, or the environment, fails on all of a step or an evaluation, or the
     grader says nothing of any; else such steps are passed over (ours)."""

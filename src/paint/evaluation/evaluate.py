@@ -159,7 +159,7 @@ def evaluate(
             for store, (_, _, benchmark) in zip(stores, places, strict=True):
                 grading = grading_of(benchmark, evaluation.grading)
                 if grading.grader not in graders:
-                    graders[grading.grader] = opened.enter_context(open_grader(grading, folder))
+                    graders[grading.grader] = opened.enter_context(open_grader(grading))
                 grader = graders[grading.grader]
                 graded[store.folder] = grade(store, grader, grading, display)
         note_failed_calls(graded.values(), display)

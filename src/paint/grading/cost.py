@@ -19,6 +19,12 @@ TOKEN_NAMES = (
 
 FAILED = "grader_failed_calls/"  # what metrics of failed calls begin with
 
+METRICS = [
+    (f"grader_{name}", name)
+    for name in ("answers", "calls", "seconds", "prompt_tokens", "completion_tokens")
+]
+"""Names of metrics and fields of a cost."""
+
 _reported: ContextVar[list[Tokens] | None] = ContextVar("reported", default=None)
 
 
@@ -51,7 +57,6 @@ def report_usage(usage: Any) -> None:
 
 
 def _field(usage: Any, name: str) -> Any:
-    """A value of a dict or an object; None where it has none."""
     if isinstance(usage, Mapping):
         return usage.get(name)
     return getattr(usage, name, None)
@@ -59,7 +64,7 @@ def _field(usage: Any, name: str) -> Any:
 
 @contextmanager
 def usage_reports() -> Iterator[list[Tokens]]:
-    """The tokens that are reported in the block, one pair for each ``report_usage``."""
+    """Collect the tokens that are reported in the block, a pair for each ``report_usage``."""
     reports: list[Tokens] = []
     token = _reported.set(reports)
     try:
@@ -78,7 +83,6 @@ class Cost:
     failed: Mapping[str, int] = field(default_factory=dict, hash=False)  # calls, by kind
     prompt_tokens: int = 0  # as functions report them
     completion_tokens: int = 0
-    kept: int = 0  # answers that were given before, to the same question
 
     def __add__(self, other: "Cost") -> "Cost":
         return Cost(
@@ -88,51 +92,35 @@ class Cost:
             Counter(self.failed) + Counter(other.failed),
             self.prompt_tokens + other.prompt_tokens,
             self.completion_tokens + other.completion_tokens,
-            self.kept + other.kept,
         )
 
     def metrics(self) -> dict[str, float]:
-        """The cost as metrics (docs/reference/metrics.md); {} where no function was asked."""
+        """Return the cost as metrics (docs/reference/metrics.md); {} where nothing was asked."""
         if not (self.calls or self.answers):
             return {}
-        values: dict[str, float] = {
-            "grader_answers": self.answers,
-            "grader_calls": self.calls,
-            "grader_seconds": self.seconds,
-        }
-        if self.kept:
-            values["grader_kept_answers"] = self.kept
+        values: dict[str, float] = {name: getattr(self, key) for name, key in METRICS[:3]}
         for kind, count in sorted(self.failed.items()):
             values[FAILED + kind.replace(" ", "_")] = count
         if self.prompt_tokens or self.completion_tokens:
-            values["grader_prompt_tokens"] = self.prompt_tokens
-            values["grader_completion_tokens"] = self.completion_tokens
+            values |= {name: getattr(self, key) for name, key in METRICS[3:]}
         return values
 
     @classmethod
     def of(cls, metrics: Mapping[str, float]) -> "Cost":
-        """The cost that ``metrics`` gave; zero where there is none."""
+        """Return the cost that ``metrics`` gave; zero where there is none."""
         failed = {
             name.removeprefix(FAILED).replace("_", " "): int(count)
             for name, count in metrics.items()
             if name.startswith(FAILED)
         }
-        return cls(
-            int(metrics.get("grader_answers", 0)),
-            int(metrics.get("grader_calls", 0)),
-            metrics.get("grader_seconds", 0.0),
-            failed,
-            int(metrics.get("grader_prompt_tokens", 0)),
-            int(metrics.get("grader_completion_tokens", 0)),
-            int(metrics.get("grader_kept_answers", 0)),
-        )
+        values: dict[str, Any] = {key: int(metrics.get(name, 0)) for name, key in METRICS}
+        return cls(**{**values, "seconds": metrics.get("grader_seconds", 0.0), "failed": failed})
 
     def describe(self) -> str:
-        """The cost in a line; "" where no function was asked."""
+        """Return the cost in a line; "" where no function was asked."""
         if not (self.calls or self.answers):
             return ""
-        kept = f", of which {self.kept:,} to questions that it had answered," if self.kept else ""
-        text = f"the grader gave {self.answers:,} answers{kept} by {self.calls:,} calls"
+        text = f"the grader gave {self.answers:,} answers by {self.calls:,} calls"
         if self.failed:
             most = sorted(self.failed.items(), key=lambda item: (-item[1], item[0]))
             text += ", of which failed: " + ", ".join(f"{count:,} {kind}" for kind, count in most)

@@ -17,50 +17,37 @@ PASSING = (408, 409, 425, 429)
 
 TIMED_OUT, NO_CONNECTION, MALFORMED = "timed out", "no connection", "malformed"
 
+# Classes of clients that do not derive from OSError, by name: none of them need be installed.
 _CONNECTION_ERRORS = {
     *("ConnectionError", "ClientConnectionError", "APIConnectionError", "NetworkError"),
     *("TransportError", "URLError", "HTTPException"),
 }
-_LOCAL_ERRORS = (
-    PermissionError,
-    FileNotFoundError,
-    FileExistsError,
-    IsADirectoryError,
-    NotADirectoryError,
-    ChildProcessError,
-    ProcessLookupError,
-)
 # Of files and processes, and of a key that a grader refuses itself: waiting mends none of them.
-
-# Classes of clients that do not derive from OSError, by name: none of them need be installed.
+_LOCAL_ERRORS = (
+    *(PermissionError, FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError),
+    *(ChildProcessError, ProcessLookupError),
+)
 
 
 def failure_kind(error: BaseException) -> str:
-    """The kind of an error: HTTP and its status, timed out, no connection, malformed, or its type.
-
-    The errors that it was raised from count, too: a grader may raise another one in their place.
+    """Return the kind of an error: HTTP and its status, timed out, no connection, malformed, or its
+    type. The errors that it was raised from count, too.
     """
     chain = list(_chain(error))
-    for each in chain:
-        status = _status(each)
-        if status:
-            return f"HTTP {status}"
-    for each in chain:
-        kind = _transport_kind(each)
-        if kind:
-            return kind
+    statuses = filter(None, map(_status, chain))
+    for status in statuses:
+        return f"HTTP {status}"
+    for kind in filter(None, map(_transport_kind, chain)):
+        return kind
     # Of json, pydantic and the grader's own check; a missing key or choice of the reply.
     found, _ = innermost(error)
     if isinstance(found, UserCodeError) and found.__cause__:
         found, _ = innermost(found.__cause__)  # such as SystemExit
-    if isinstance(found, ValueError | LookupError):
-        return MALFORMED
-    return type(found).__name__
+    return MALFORMED if isinstance(found, ValueError | LookupError) else type(found).__name__
 
 
-def may_pass(error: BaseException) -> bool | None:
-    """Whether a failure may pass by itself; None where that is not known."""
-    kind = failure_kind(error)
+def may_pass(kind: str) -> bool | None:
+    """Return whether a failure of this kind may pass by itself; None where that is not known."""
     if kind.startswith("HTTP "):
         status = int(kind.removeprefix("HTTP "))
         return status in PASSING or status >= 500
@@ -68,7 +55,7 @@ def may_pass(error: BaseException) -> bool | None:
 
 
 def retry_after(error: BaseException) -> float | None:
-    """Seconds that an endpoint asks to wait by the header Retry-After; None without."""
+    """Return the seconds that an endpoint asks to wait by the header Retry-After; None without."""
     for each in _chain(error):
         for holder in (_read(each, "response"), each):
             headers: Any = _read(holder, "headers")
@@ -80,7 +67,7 @@ def retry_after(error: BaseException) -> float | None:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """An error, and those that it was raised from, or while they were handled; of groups, too."""
+    """Yield an error, and those that it was raised from or while they were handled; of groups."""
     seen: set[int] = set()
     waiting = [error]
     while waiting:
@@ -106,7 +93,6 @@ def _read(holder: Any, name: str) -> Any:
 
 
 def _status(error: BaseException) -> int | None:
-    """The HTTP status of an error that has one, from 400 on."""
     for holder in (_read(error, "response"), error):
         for name in ("status_code", "status", "code"):
             value = _read(holder, name)
@@ -116,14 +102,12 @@ def _status(error: BaseException) -> int | None:
 
 
 def _transport_kind(error: BaseException) -> str:
-    """Whether an error says that a call timed out or had no connection; "" otherwise."""
     names = {kind.__name__ for kind in type(error).__mro__}
     if isinstance(error, TimeoutError) or any("Timeout" in name for name in names):
         return TIMED_OUT
-    if isinstance(error, ValueError):  # a reply that requests cannot read is an OSError, too
+    # A reply that requests cannot read is an OSError, too.
+    if isinstance(error, (ValueError, *_LOCAL_ERRORS)):
         return ""
     # An error with a file's name is of the disk.
-    if isinstance(error, _LOCAL_ERRORS):
-        return ""
     is_network = isinstance(error, OSError) and error.filename is None
     return NO_CONNECTION if is_network or names & _CONNECTION_ERRORS else ""

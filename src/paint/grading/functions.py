@@ -27,28 +27,17 @@ from tenacity import AsyncRetrying, RetryCallState, wait_random_exponential
 from paint.config.metric_records import record_of
 from paint.core.background import Background
 from paint.core.credentials import hide_values, redact
-from paint.core.display import Display
 from paint.core.errors import format_short, replace_surrogates
 from paint.core.user_code import call_user_code, describe_error, user_code
 from paint.grading.contract import Grade, Grader, Item
 from paint.grading.cost import Cost, usage_reports
 from paint.grading.failures import failure_kind, may_pass, retry_after
-from paint.grading.kept_answers import KeptAnswers
-from paint.grading.processes import (
-    ARRAY,
-    UNREADABLE,
-    CallResult,
-    Pool,
-    to_plain,
-)
+from paint.grading.processes import ARRAY, UNREADABLE, CallResult, Pool, to_plain
 from strictgrade.processes import REASON_CHARACTERS, Arguments
 
 # Between the attempts of a call that waits. A pause is random, up to a bound which doubles.
 FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 10.0
-
-SILENT_SECONDS = 5.0
-"""Seconds of failures without any answer, from which on an endpoint is said to be down."""
 
 NO_REWARD = "without a reward"  # kind of a failed call
 
@@ -61,21 +50,12 @@ class AsyncCalls:
     A call may take ``timeout`` seconds. One that fails is made again: for ``timeout`` seconds where
     the failure may pass (no connection, no answer in time, HTTP 408, 409, 425, 429 and from 500
     on), not at all after another refusal of the endpoint, and else ``attempts`` times at most.
-    ``name`` is what messages call the function.
     """
 
     def __init__(
-        self,
-        function: Callable[..., Any],
-        *,
-        concurrency: int,
-        timeout: float,
-        attempts: int,
-        name: str = "",
+        self, function: Callable[..., Any], *, concurrency: int, timeout: float, attempts: int
     ) -> None:
         self._function = function
-        self._name = name
-        self._is_down = False  # and said to be so
         self._concurrency = concurrency
         self._timeout = timeout
         self._attempts = attempts
@@ -83,15 +63,11 @@ class AsyncCalls:
         # One loop for all calls: the function's client may keep connections, which belong to it.
         self._background: Background | None = None
 
-    def call(
-        self,
-        calls: Sequence[Arguments],
-        each: Callable[[int, CallResult], None] = lambda number, result: None,
-    ) -> list[CallResult]:
-        """The results in the order of the calls; ``each`` is called with each as it comes."""
+    def call(self, calls: Sequence[Arguments]) -> list[CallResult]:
+        """Return the results in the order of the calls."""
         if self._background is None:
             self._background = Background("grading")
-        return self._background.run(self._call_all(calls, each))
+        return self._background.run(self._call_all(calls))
 
     def close(self) -> None:
         if self._background is not None:
@@ -99,19 +75,15 @@ class AsyncCalls:
             self._background.close()
             self._background = None
 
-    async def _call_all(
-        self, calls: Sequence[Arguments], each: Callable[[int, CallResult], None]
-    ) -> list[CallResult]:
+    async def _call_all(self, calls: Sequence[Arguments]) -> list[CallResult]:
         slots = asyncio.Semaphore(self._concurrency)
 
-        async def one(number: int, arguments: Arguments) -> CallResult:
+        async def one(arguments: Arguments) -> CallResult:
             # One slot for all attempts and pauses, so an endpoint that fails gets fewer calls.
             async with slots:
-                result = await self._call(arguments)
-            each(number, result)
-            return result
+                return await self._call(arguments)
 
-        results = await asyncio.gather(*(one(*numbered) for numbered in enumerate(calls)))
+        results = await asyncio.gather(*map(one, calls))
         if not all(result.error for result in results):
             self._silent_since = None
         return results
@@ -136,7 +108,10 @@ class AsyncCalls:
                 with user_code():
                     value = json.loads(json.dumps(value, default=to_plain))
             except Exception as failure:
-                error = describe_error(failure) + failed.too_long
+                error = describe_error(failure)
+                asked = retry_after(failure)
+                if asked is not None and asked > self._timeout:
+                    error += f"; it asks for {asked:g} s, over grading.timeout"
         seconds = time.monotonic() - began
         attempts = retrying.statistics["attempt_number"]
         return CallResult(value, error, seconds, attempts, failed.kinds, usage)
@@ -146,27 +121,16 @@ class AsyncCalls:
         return await self._function(*arguments)
 
     def _gives_up(self, failed: "_Failures", state: RetryCallState) -> bool:
-        """Whether a call is not made again; asked after each failure."""
-        error, now = _error(state), time.monotonic()
-        failed.kinds.append(failure_kind(error))
+        now = time.monotonic()
+        failed.kinds.append(failure_kind(_error(state)))
         failed.began = now if failed.began is None else failed.began
-        passes = may_pass(error)
+        passes = may_pass(failed.kinds[-1])
         if passes is None:
-            failed.unknown += 1
-            return failed.unknown >= self._attempts
+            return [may_pass(kind) for kind in failed.kinds].count(None) >= self._attempts
         if not passes:
             return True
         if self._silent_since is None:
             self._silent_since = now
-        if now - self._silent_since >= SILENT_SECONDS and not self._is_down:
-            self._is_down = True
-            Display().warn(
-                f"the grader {self._name} gets no answer ({describe_error(error)}); it asks again "
-                f"for {self._timeout:g} s (grading.timeout)"
-            )
-        asked = retry_after(error)
-        if asked is not None and asked > self._timeout:
-            failed.too_long = f"; it asks for {asked:g} s, over grading.timeout"
         # An endpoint that is down is waited for once, and not by each call in its turn.
         began = min(failed.began, self._silent_since)
         return now + state.upcoming_sleep - began > self._timeout
@@ -174,12 +138,10 @@ class AsyncCalls:
 
 @dataclass
 class _Failures:
-    """Those of one call."""
+    """The failures of one call."""
 
     kinds: list[str] = field(default_factory=list)
     began: float | None = None  # time of the first
-    unknown: int = 0  # of which it is not known whether they pass
-    too_long: str = ""  # what the endpoint asked for, where that is beyond the deadline
 
 
 def _pause(state: RetryCallState) -> float:
@@ -200,22 +162,13 @@ def _error(state: RetryCallState) -> BaseException:
 class FunctionGrader(Grader):
     """Grades by the calls of a custom function, of one completion each or of many.
 
-    ``name`` is what messages call the function. With ``kept`` answers, the same question is asked
-    once, of an async function of one completion: one of many may compare them.
+    ``name`` is what messages call the function.
     """
 
-    def __init__(
-        self,
-        caller: Pool | AsyncCalls,
-        *,
-        takes_batch: bool,
-        name: str,
-        kept: KeptAnswers | None = None,
-    ) -> None:
+    def __init__(self, caller: Pool | AsyncCalls, *, takes_batch: bool, name: str) -> None:
         self._caller = caller
         self._takes_batch = takes_batch
         self._name = name
-        self._kept = kept
         self._cost = Cost()
 
     def grade(self, items: Sequence[Item]) -> list[Grade]:
@@ -224,7 +177,8 @@ class FunctionGrader(Grader):
         if self._takes_batch:
             results = self._call_for_all(items)
         else:
-            results = self._call_for_each([(item.text, dict(item.row)) for item in items])
+            calls = [(item.text, dict(item.row)) for item in items]
+            results = self._counted(self._caller.call(calls))
         grades: list[Grade] = []
         for item, result in zip(items, results, strict=True):
             grades.append(to_grade(result, f"{self._name}, row {item.row.get('id', '')}"))
@@ -247,28 +201,6 @@ class FunctionGrader(Grader):
                 self._cost += Cost(failed={NO_REWARD: 1})
         # Its error is that of each.
         return [result] * len(items)
-
-    def _call_for_each(self, calls: Sequence[Arguments]) -> list[CallResult]:
-        """The results of calls of one completion each; an answer that is known is not asked for."""
-        caller, kept = self._caller, self._kept
-        if kept is None or not isinstance(caller, AsyncCalls):
-            return self._counted(self._caller.call(calls))
-        keys = [kept.key(arguments) for arguments in calls]
-        known = {key: kept.get(key) for key in keys}
-        asked = {
-            key: arguments for key, arguments in zip(keys, calls, strict=True) if known[key] is None
-        }
-        names = list(asked)
-
-        def keep(number: int, result: CallResult) -> None:
-            kept.add(names[number], to_grade(result, ""))
-
-        made = self._counted(caller.call(list(asked.values()), keep))
-        results = {key: CallResult(answer) for key, answer in known.items()}
-        results |= dict(zip(names, made, strict=True))
-        answered = sum(not results[key].error for key in keys)
-        self._cost += Cost(kept=answered - sum(not result.error for result in made))
-        return [results[key] for key in keys]
 
     def _counted(self, results: list[CallResult]) -> list[CallResult]:
         for result in results:
@@ -296,14 +228,14 @@ class FunctionGrader(Grader):
 
 
 def is_async(function: Callable[..., Any]) -> bool:
-    """True for a function, or an object with a ``__call__``, that is declared by ``async def``."""
+    """Return whether a function, or an object's ``__call__``, is declared by ``async def``."""
     # iscoroutinefunction is false for an object whose __call__ is async.
     call = getattr(function, "__call__", None)  # noqa: B004
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
 
 
 def takes_batch(function: Callable[..., Any]) -> bool:
-    """True for a function whose first parameter is named ``completions``."""
+    """Return whether a function's first parameter is named ``completions``."""
     try:
         parameters = list(inspect.signature(function).parameters)
     except (TypeError, ValueError):  # one of C that declares none, or a wrong declaration
@@ -312,10 +244,7 @@ def takes_batch(function: Callable[..., Any]) -> bool:
 
 
 def to_grade(result: CallResult, place: str) -> Grade:
-    """The grade of a call's result, which is decoded from JSON.
-
-    place is the grader and the row, for a message on what is no grade.
-    """
+    """Return the grade of a call's result; ``place`` begins the message on what is no grade."""
     if result.error:
         return Grade(None, result.error, failed=True)
     try:
@@ -325,10 +254,9 @@ def to_grade(result: CallResult, place: str) -> Grade:
 
 
 def read_batch(value: Any, count: int) -> list[Any]:
-    """What a function of many completions returned, one value each; None says nothing of any.
+    """Return what a function of many completions returned, one value each.
 
-    Raises ValueError, which says what it is, for anything else than a list, a tuple or an array of
-    ``count`` values.
+    None says nothing of any. Raises ValueError for anything but ``count`` values.
     """
     if value is None:
         return [None] * count
@@ -344,9 +272,9 @@ def read_batch(value: Any, count: int) -> list[Any]:
 
 
 def read_grade(value: Any) -> Grade:
-    """The grade in a value: of a Grade or a dict with its fields, a number, a bool or None.
+    """Return the grade in a value: a Grade, a dict with its fields, a number, a bool or None.
 
-    Raises ValueError, which says what the value is, for anything else.
+    Raises ValueError for anything else.
     """
     fields = {"reward": value}
     if isinstance(value, dict) and not _MARKS.intersection(value):
@@ -358,23 +286,17 @@ def read_grade(value: Any) -> Grade:
     feedback = hide_values(_text(fields.get("feedback")))
     if fields.get("failed"):
         return Grade(None, reason or "the grader says that it failed", failed=True)
-    reward = _number(fields["reward"])
+    reward, answer = _number(fields["reward"]), fields.get("answer")
     return Grade(
         reward,
         reason or reward_word(reward),
         feedback=feedback,
-        answer=_answer(fields.get("answer")),
+        answer=None if answer is None else hide_values(_text(answer)),
         metrics=_metrics(fields.get("metrics") or {}),
     )
 
 
-def _answer(value: Any) -> str | None:
-    """An answer as text; None where there is none."""
-    return None if value is None else hide_values(_text(value))
-
-
 def _metrics(value: Any) -> dict[str, float]:
-    """Numbers by name. Raises ValueError for anything else, and for names of the package's own."""
     if not isinstance(value, dict):
         raise _refused(value, "which is no dict of metrics")
     metrics = {}
@@ -388,16 +310,13 @@ def _metrics(value: Any) -> dict[str, float]:
 
 
 def _text(value: Any) -> str:
-    """A text, or several as lines; "" where nothing is said.
-
-    Halves of surrogate pairs are replaced: a model reads the text, and files keep it.
-    """
+    """A text, or several as lines; "" where nothing is said."""
     lines = value if isinstance(value, list) else [value]
+    # A model reads the text, and files keep it.
     return replace_surrogates("\n".join(str(line) for line in lines if line is not None))
 
 
 def _number(value: Any) -> float | None:
-    """A reward; None where nothing is said. Raises ValueError for what is neither."""
     if isinstance(value, dict) and ARRAY in value and math.prod(value["shape"]) == 1:
         while isinstance(value, dict | list):  # an array of one number is a number
             value = value[ARRAY] if isinstance(value, dict) else value[0]
@@ -417,7 +336,7 @@ def _refused(value: Any, fault: str) -> ValueError:
 
 
 def reward_word(reward: float | None) -> str:
-    """The reason of a grade that has no other."""
+    """Return the reason of a grade that has no other."""
     if reward is None:
         return "not graded"
     if reward == 1:

@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from paint.config.schema import GradingConfig
@@ -25,7 +24,6 @@ from paint.core.storage import digest
 from paint.grading.contract import Grade, Grader, Item, RowCheck
 from paint.grading.cost import Cost
 from paint.grading.functions import AsyncCalls, FunctionGrader, is_async, reward_word, takes_batch
-from paint.grading.kept_answers import KeptAnswers
 from paint.grading.mathematics import MathGrader
 from paint.grading.processes import Pool
 from paint.grading.unit_tests import CodeGrader
@@ -58,31 +56,20 @@ def describe_other_form(graders: Sequence[str], prompt: str) -> str:
     )
 
 
-def open_grader(grading: GradingConfig, folder: Path | None = None, rank: int = 0) -> Grader:
-    """The grader of the section grading; of several graders, their weighted sum.
+def open_grader(grading: GradingConfig) -> Grader:
+    """Return the grader of the section grading; of several graders, their weighted sum.
 
-    Args:
-        folder: of the run or the evaluation, in which answers of a judge are kept; None keeps them
-            while the grader is open.
-        rank: of this process among those that use the folder at once.
-
-    Raises:
-        ConfigError: there is no such grader, it is not callable, or its options are refused.
+    Raises ConfigError if there is no such grader, it is not callable, or its options are refused.
     """
     grading = complete_options(grading, "grading.")
     graders: dict[str, Grader] = {}
     for name, grader in zip(short_names(grading.grader), grading.grader, strict=True):
-        kept = None
-        if grading.cache:
-            asked = [grader, code_digest(grader), dict(grading.options)]
-            kept = KeptAnswers(asked, folder, rank)
         graders[name] = find_grader(
             grader,
             deadline=grading.deadline,
             concurrency=grading.concurrency,
             timeout=grading.timeout,
             table=grading.options,
-            kept=kept,
         )
     if len(graders) == 1 and not grading.weights:
         return next(iter(graders.values()))
@@ -114,7 +101,6 @@ def find_grader(
     timeout: float = 60.0,
     attempts: int = 3,
     table: Mapping[str, Any] = NO_OPTIONS,
-    kept: KeptAnswers | None = None,
 ) -> Grader:
     """The grader of a name.
 
@@ -125,7 +111,6 @@ def find_grader(
         workers: processes that compare answers or call the function; None is the number of cores.
         concurrency, timeout, attempts: of an async function (paint.grading.functions.AsyncCalls).
         table: the options of the function (``grading.options``).
-        kept: answers of an async function of one completion, which it is not asked for again.
 
     Raises:
         ConfigError: there is no such grader, or it is not callable.
@@ -157,13 +142,11 @@ def find_grader(
     require_call(place, bound, wanted, *arguments)
     caller: AsyncCalls | Pool
     if waits:
-        caller = AsyncCalls(
-            bound, concurrency=concurrency, timeout=timeout, attempts=attempts, name=grader
-        )
+        caller = AsyncCalls(bound, concurrency=concurrency, timeout=timeout, attempts=attempts)
     else:
         # By its name: a worker imports the function, and gets it pickled where it cannot.
         caller = Pool(grader, deadline=deadline, workers=workers, table=table)
-    return FunctionGrader(caller, takes_batch=is_batch, name=grader, kept=kept)
+    return FunctionGrader(caller, takes_batch=is_batch, name=grader)
 
 
 def code_digest(grader: str) -> str:

@@ -153,7 +153,7 @@ def collect(
         # Stored conversations are answered already.
         conversation=ONE_TURN if run.engine.is_stored else conversation,
     ) as stores:
-        with open_grader(grading, folder) as grader:
+        with open_grader(grading) as grader:
             graded = [grade(store, grader, grading, display) for store in stores]
         found = []
         for task, store, grades in zip(tasks, stores, graded, strict=True):

@@ -443,7 +443,7 @@ def _evaluate(
             display,
             conversation=conversation,
         ) as stores,
-        open_grader(run.config.grading, place / run.name) as grader,
+        open_grader(run.config.grading) as grader,
     ):
         graded = [grade(store, grader, run.config.grading, display) for store in stores]
         note_failed_calls(graded, display)

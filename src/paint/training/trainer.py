@@ -168,8 +168,7 @@ class _Model(NamedTuple):
 
 def _open_model(run: Resolved, data: _Data, site: _Site) -> _Model:
     display, accelerator = site.display, site.accelerator
-    grading = open_grader(run.config.grading, site.folder, accelerator.process_index)
-    grader = site.stack.enter_context(grading)
+    grader = site.stack.enter_context(open_grader(run.config.grading))
     display.notes([*run.notes, grader.describe()])
     display.warnings([*run.warnings, grader.warning()])
     if run.plan is not None:
