@@ -4,7 +4,7 @@
 
 SOURCE is banking_data/ of PolyAI-LDN/task-specific-datasets on GitHub (commit 57ec275, CC BY 4.0).
 It writes FOLDER/rows.jsonl and guide.txt. The split dev has 200 training questions, test the
-first 1,000 test questions of a shuffle.
+first 300 test questions of a shuffle.
 """
 
 import csv
@@ -13,7 +13,7 @@ import random
 import sys
 from pathlib import Path
 
-DEV, TEST = 200, 1_000
+DEV, TEST = 200, 300
 
 
 def main(source: Path, folder: Path) -> None:

@@ -1,10 +1,11 @@
-"""Teach a small model a database's schema: bake, its controls, SFT, PAINT and OPSD.
+"""Teach a small model what its prompt says: bake, its controls, SFT, PAINT and OPSD.
 
     python examples/schema/run.py --model MODEL --data FOLDER
     python examples/schema/run.py --model MODEL --data FOLDER --split test
 
 FOLDER has guide.txt, database.sqlite and rows.jsonl (id, split, problem, answer: the gold query);
-geoquery.py makes it of the public GeoQuery. MODEL is a folder or hub name.
+geoquery.py makes it of the public GeoQuery. MODEL is a folder or hub name. Another task than a
+schema has its own instruction and grader (README.md).
 
     runs/schema/
       train.jsonl, dev.jsonl, ...      the questions, without and with the guide in the prompt
@@ -65,6 +66,11 @@ class Options:
         learning_rate: of all arms.
         seeds: training seeds.
         folder: folder of everything that is written.
+        instruction: the student's system turn.
+        grader: grades the answers against the rows' answer.
+        rollout_tokens: most tokens of an answer in training.
+        answer_tokens: most tokens of an answer that is reported.
+        teacher: the teacher's user turn in PAINT and OPSD, a template of student and context.
     """
 
     model: str
@@ -75,6 +81,11 @@ class Options:
     learning_rate: float = 3e-4
     seeds: tuple[int, ...] = (0,)
     folder: Path = Path("runs/schema")
+    instruction: str = INSTRUCTION
+    grader: str = "sql_grader:grade"
+    rollout_tokens: int = 40
+    answer_tokens: int = 60
+    teacher: str = WITH_QUERY
 
 
 def main(options: Options) -> str:
@@ -104,7 +115,8 @@ def prepare(options: Options) -> str:
     rows = [json.loads(line) for line in (options.data / "rows.jsonl").read_text().splitlines()]
     for split in ("train", "dev", "test"):
         chosen = [row for row in rows if row["split"] == split]
-        for name, system in (("", INSTRUCTION), ("-prompted", f"{INSTRUCTION}\n{guide}")):
+        prompted = f"{options.instruction}\n{guide}"
+        for name, system in (("", options.instruction), ("-prompted", prompted)):
             write(options.folder / f"{split}{name}.jsonl", map(partial(as_row, system), chosen))
     return guide
 
@@ -128,6 +140,8 @@ def train(options: Options, arm: Arm, seed: int, guide: str) -> paint.Run:
     config = read_recipe(str(HERE / "recipes" / f"{recipe}.toml"), shared)
     config = config.changed("model", path=options.model)
     config = config.changed("data", path=str(options.folder / "train.jsonl"))
+    config = config.changed("grading", grader=options.grader)
+    config = config.changed("rollout", max_new_tokens=options.rollout_tokens)
     config = config.changed(
         "train",
         steps=options.steps,
@@ -152,7 +166,7 @@ def of_arm(options: Options, arm: Arm, config: Config, guide: str) -> Config:
             return config.changed("context", file=str(options.folder / f"{arm}.txt"))
         case "paint" | "opsd":
             system = SYSTEM.format(guide=guide)
-            return config.changed("prompts", teacher_system=system, teacher=WITH_QUERY)
+            return config.changed("prompts", teacher_system=system, teacher=options.teacher)
         case "sft-own" | "sft-own-runs":
             return config.changed("data", path=str(own_answers(options, arm)))
         case "sft":
@@ -196,7 +210,7 @@ def answered(options: Options, target: str, questions: Path, folder: Path) -> pd
         "temperature": 0.05,
         "top_p": 1.0,
         "top_k": -1,
-        "max_new_tokens": 60,
+        "max_new_tokens": options.answer_tokens,
     }
     evaluation = paint.evaluate(
         target,
@@ -206,7 +220,7 @@ def answered(options: Options, target: str, questions: Path, folder: Path) -> pd
         thinking=False,
         dtype="float32",
         output_dir=str(folder),
-        grading={"grader": "sql_grader:grade"},
+        grading={"grader": options.grader},
         rollout=rollout,
         confirm=True,
     )
@@ -218,17 +232,18 @@ def report(options: Options, answers: dict[tuple[str, int], pd.DataFrame]) -> st
     by_arm: dict[str, list[pd.DataFrame]] = {}
     for (arm, _), frame in answers.items():
         by_arm.setdefault(arm, []).append(frame)
-    lines = [
-        f"| {options.split} | right, % | less base | less prompted | runs, % | tokens an answer |",
-        "|---|---|---|---|---|---|",
-    ]
+    # A grader need not tell whether an answer runs.
+    runs = [] if "runs" not in answers[BASE, 0] else ["runs, %"]
+    titles = ["right, %", "less base", "less prompted", *runs, "tokens an answer"]
+    lines = [f"| {options.split} | {' | '.join(titles)} |", "|---" * (len(titles) + 1) + "|"]
     for arm, frames in by_arm.items():
         cells = [arm, percent(over_seeds(values(frames, "correct")))]
         for other in (BASE, PROMPTED):
             others = values(by_arm[other] * len(frames), "correct")
             less = compare_seeds(others, values(frames, "correct"))
             cells.append("" if arm in (other, BASE) else less.text("+.1f", 100))
-        cells.append(percent(over_seeds(values(frames, "runs"))))
+        if runs:
+            cells.append(percent(over_seeds(values(frames, "runs"))))
         cells.append(f"{values(frames, 'tokens').mean():.1f}")
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join([*lines, ""])
