@@ -4,7 +4,6 @@ Modules that import torch, which takes seconds, are imported where a function ne
 --help and errors in flags are fast.
 """
 
-import difflib
 import errno
 import io
 import json
@@ -29,6 +28,7 @@ from paint.core.errors import (
     NotConfirmed,
     PaintError,
     PeerExit,
+    did_you_mean,
     format_short,
     is_out_of_memory,
     is_output_unread,
@@ -105,8 +105,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             place = error.filename or "the output"
             hint = "check its name, its permissions and the free space"
             return _end(f"{name}: {place}: {reason(error)}; {hint}", 2)
-        if isinstance(error, RuntimeError) and str(error).startswith("Symlink loop"):  # pathlib's
-            return _end(f"{name}: {error}: a link leads to itself; name what it should lead to", 2)
         print(redact("".join(traceback.format_exception(error))), end="", file=sys.stderr)
         message = f"{reason(error)} ({type(error).__name__}, which paint did not expect)"
         return _end(f"{name}: {message}; please report it with the lines above", 70)
@@ -114,21 +112,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _require_command(line: Sequence[str]) -> None:
     """Raise ConfigError, with the closest name, for a line that begins with no command."""
-    names = sorted({name.partition(" ")[0] for name in COMMANDS})
-    # A command of two words, such as data validate.
-    words, place = list(line), ""
-    if words and words[0] in parser.GROUPS:
-        place = f"{words.pop(0)} "
-        names = sorted(name.removeprefix(place) for name in COMMANDS if name.startswith(place))
-        if not words:
-            raise ConfigError(f"name one of {', '.join(names)}")
-    if not words or words[0] in names or parser.HELP & set(words):
+    is_known = parser.find_command(line, COMMANDS) is not None
+    if not line or is_known or parser.HELP & set(line) or line[0].startswith("--tyro-"):
         return
-    if words[0].startswith("--tyro-"):
-        return
-    close = difflib.get_close_matches(words[0], names, n=1)
-    hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(names)}"
-    raise ConfigError(f"{format_short(place + words[0])} is no command; {hint}")
+    is_group = line[0] in parser.GROUPS
+    word = " ".join(line[: 2 if is_group else 1])
+    names = [name for name in COMMANDS if not is_group or name.startswith(f"{line[0]} ")]
+    hint = did_you_mean(word, names) or f"; there are {', '.join(names)}"
+    raise ConfigError(f"{format_short(word)} is no command{hint}")
 
 
 def _run(line: Sequence[str]) -> int:
@@ -139,9 +130,7 @@ def _run(line: Sequence[str]) -> int:
     try:
         parsed = parse(line)
     except SystemExit as ended:  # of tyro, after help or its own message
-        if isinstance(ended.code, int):
-            return ended.code
-        return 0
+        return ended.code if isinstance(ended.code, int) else 0
     if getattr(parsed.options, parser.VERBOSE, False):
         LOGGER.setLevel(logging.DEBUG)  # shown_on_terminal sets it back
     try:
@@ -157,13 +146,11 @@ def _run(line: Sequence[str]) -> int:
 
         text = _json(result) if parsed.options.json else command.report(result)
         Terminal().print(text)
-    if command.status is None:
-        return 0
-    return command.status(result)
+    return 0 if command.status is None else command.status(result)
 
 
 def _call(parsed: parser.Line, **further: Any) -> Any:
-    """Call the command. Raises PaintError where code from outside of paint called sys.exit."""
+    """Call the command; raise PaintError where code from outside of paint called sys.exit."""
     try:
         return parsed.call(**further)
     except SystemExit as ended:
@@ -181,13 +168,11 @@ def parse(line: Sequence[str]) -> parser.Line:
 
 
 def _json(result: Any) -> str:
-    """A result as JSON; rows of a DataFrame as a list of objects without missing values."""
+    """Format a result as JSON, a DataFrame as a list of objects without missing values."""
     if hasattr(result, "to_dict"):
         rows = result.to_dict("records")
-        result = []
-        for row in rows:
-            # Missing values are NaN, which is not equal to itself.
-            result.append({key: value for key, value in row.items() if value == value})
+        # Missing values are NaN, which is not equal to itself.
+        result = [{key: value for key, value in row.items() if value == value} for row in rows]
     # Times of a DataFrame.
     return json.dumps(result, indent=2, default=lambda value: value.isoformat())
 

@@ -43,12 +43,13 @@ SECTION = re.compile(r"^(Args|Returns|Raises):$", re.MULTILINE)
 RECIPE, RECIPES = "recipe", "recipes"
 HELP = {"-h", "--help"}
 # Fields of a command's options that are no parameters of its function.
-JSON = "json"
-VERBOSE = "verbose"
+JSON, VERBOSE = "json", "verbose"
 TRUST = "trust"  # a parameter of commands that read the record of a run
 GROUPS = {"data": "Make or validate training data (docs/how-to/own-data.md)."}
 """Commands of two words, by the first one."""
 
+_POSITIONAL = get_args(Positional[int])[1]  # the mark that Positional adds to a type
+_REPEATED = get_args(UseAppendAction[int])[1]
 
 WITHOUT_TABLES = ConstructorRegistry()
 """tyro's rules for help: a table of options has no flags."""
@@ -79,10 +80,10 @@ class Line:
         elif config is not None:  # several recipes or targets, whose other settings stay
             given |= self.given
         targets: Sequence[Any] = ()
-        for parameter in _parameters(self.command):
+        for parameter in parameters_of(self.command.function):
             if parameter.kind is Parameter.VAR_POSITIONAL:
                 targets = given.pop(parameter.name)
-            if any(isinstance(note, ByName) for note in _notes(parameter)):
+            if _has_note(parameter.annotation, ByName):
                 given[parameter.name] = _values_by_name(parameter.name, given[parameter.name])
         for name in (JSON, VERBOSE):
             given.pop(name, None)
@@ -92,10 +93,8 @@ class Line:
 def parse_line(line: Sequence[str], commands: Mapping[str, Command], about: str) -> Line:
     """Parse a command line; a recipe's values are the defaults of its settings.
 
-    Raises:
-        SystemExit: after help or completion, with 0.
-        ConfigError: a control character, the argument --, a word that is no flag or no value of its
-            flag, or a recipe that cannot be read.
+    Raises SystemExit with 0 after help or completion, and ConfigError for a word that is no flag or
+    no value of its flag, or a recipe that cannot be read.
     """
     for argument in line:
         if has_control_characters(argument):
@@ -116,29 +115,29 @@ def _read_line(command: Command, line: Sequence[str]) -> Line:
     vouch_for(code.name for code in executables_of(nested(words.settings)))
     if words.parameters.get(TRUST):  # before the record of a run is read
         trust_records()
+    parameters = {one.name: one for one in parameters_of(command.function)}
     places = [
         (parameter, read_as(plain_type(parameter.annotation)))
-        for parameter in _parameters(command)
+        for parameter in parameters.values()
         if parameter.kind not in (Parameter.KEYWORD_ONLY, Parameter.VAR_KEYWORD)
     ]
     given = positional_values(places, words, f"paint {command.name}") | words.parameters
-    kind, recipe = command_options(command), None
+    settings, recipe = settings_type(command.function), None
     base: Any = Config()
-    names = [parameter.name for parameter in _parameters(command)]
-    settings = settings_type(command.function)
-    if settings is EvaluationConfig and given["targets"]:
-        base = defaults_of(given["targets"][0], words.settings.get("benchmarks", ()))
-    elif settings is EvaluationConfig:
-        base = EvaluationConfig()
+    if settings is EvaluationConfig:
+        base, targets = EvaluationConfig(), given["targets"]
+        if targets:
+            base = defaults_of(targets[0], words.settings.get("benchmarks", ()))
     elif settings and given.get(RECIPES):
         # Options of extensions have the types that the last recipe's have.
         base = read_recipe(find_recipes(given[RECIPES][-1])[-1])
-    elif settings and RECIPE in names:
-        [parameter] = [one for one in _parameters(command) if one.name == RECIPE]
-        takes_run = any(isinstance(note, TakesRun) for note in _notes(parameter))
+    elif settings and RECIPE in parameters:
+        parameter = parameters[RECIPE]
+        takes_run = _has_note(parameter.annotation, TakesRun)
         recipe = open_recipe(given.setdefault(RECIPE, parameter.default), takes_run=takes_run)
         base = recipe.config
     config = apply_settings(base, words.settings)
+    kind = command_options(command)
     for field in dataclasses.fields(kind):
         if field.name == CONFIG:
             given[CONFIG] = config
@@ -148,7 +147,7 @@ def _read_line(command: Command, line: Sequence[str]) -> Line:
 
 
 def _of_names(config: Any, words: Words) -> dict[str, Any]:
-    """The settings that a line names, by section, with their converted values."""
+    """Return the settings that a line names, by section, with their converted values."""
     found = {}
     for name in words.settings:
         value = config
@@ -159,28 +158,21 @@ def _of_names(config: Any, words: Words) -> dict[str, Any]:
 
 
 def flags_of(command: Command) -> dict[str, Flag]:
-    """What a command's flags stand for, by their names."""
-    settings = settings_type(command.function)
-    found = {} if settings is None else setting_flags(settings)
-    for parameter in _parameters(command):
-        notes = _notes(parameter)
-        is_flag = parameter.kind is Parameter.KEYWORD_ONLY
-        if not is_flag or is_short_form(parameter, settings):
-            continue
-        sections = [note.kind for note in notes if isinstance(note, SettingsOf)]
-        if sections:
-            found |= setting_flags(sections[0], f"{parameter.name}.")
-            continue
-        names = [note.name for note in notes if getattr(note, "name", None)]
-        is_repeated = any(isinstance(note, ByName) for note in notes)
-        kind = tuple[str, ...] if is_repeated else read_as(plain_type(parameter.annotation))
-        checks = [note for note in notes if isinstance(note, Check)]
-        name = (names or [parameter.name])[0].replace("-", "_")
-        found[name] = Flag(parameter.name, kind, is_repeated=is_repeated, checks=checks)
-    if command.report is not None:
-        found[JSON] = Flag(JSON, bool)
-    if command.has_steps:
-        found[VERBOSE] = Flag(VERBOSE, bool)
+    """Return what a command's flags stand for, by their names."""
+    found: dict[str, Flag] = {}
+    for field in dataclasses.fields(command_options(command)):
+        kind, notes = plain_type(field.type), _notes(field.type)
+        if field.name == CONFIG:
+            found |= setting_flags(kind)
+        elif dataclasses.is_dataclass(kind):
+            found |= setting_flags(kind, f"{field.name}.")
+        elif _POSITIONAL not in notes:
+            names = [note.name for note in notes if getattr(note, "name", None)]
+            name = (names or [field.name])[0].replace("-", "_")
+            is_repeated = _REPEATED in notes
+            kind = tuple[str, ...] if is_repeated else kind
+            checks = [note for note in notes if isinstance(note, Check)]
+            found[name] = Flag(field.name, kind, is_repeated=is_repeated, checks=checks)
     return found
 
 
@@ -191,13 +183,7 @@ def _print_help(command: Command, words: Sequence[str]) -> None:
         line = _read_line(command, words)
     default = tyro.MISSING_NONPROP if line is None else line.options
     try:
-        _run_tyro(
-            command_options(command),
-            ["--help"],
-            prog=prog,
-            description=description_of(command),
-            default=default,
-        )
+        _run_tyro(command_options(command), ["--help"], prog, description_of(command), default)
     finally:
         if line is not None:
             with suppress(UntrustedError):  # what a stranger's run names is left out
@@ -217,23 +203,22 @@ def _print_option_help(options: Any, prog: str) -> None:
                 found.append((f"of_{len(found)}", kind, dataclasses.field(default=declared)))
     if found:
         of_all = dataclasses.make_dataclass("Options", found)
-        description = "Options of the extensions that are named"
         with suppress(SystemExit):
-            tyro.cli(of_all, args=["--help"], prog=prog, description=description)
+            _run_tyro(of_all, ["--help"], prog, "Options of the extensions that are named")
 
 
 def find_command(line: Sequence[str], commands: Mapping[str, Command]) -> Command | None:
-    """The command that the first one or two words name."""
+    """Return the command that the first one or two words name."""
     return commands.get(" ".join(line[:2])) or commands.get(" ".join(line[:1]))
 
 
 def command_options(command: Command) -> type[Any]:
-    """The dataclass of a command's options, with a field for each parameter."""
+    """Return the dataclass of a command's options, with a field for each parameter."""
     helps = parameter_helps(command.function)
     settings = settings_type(command.function)
     fields: list[Any] = [
         _field_of(parameter, helps.get(parameter.name, ""))
-        for parameter in _parameters(command)
+        for parameter in parameters_of(command.function)
         if not is_short_form(parameter, settings)
     ]
     off = dataclasses.field(default=False)
@@ -248,39 +233,37 @@ def command_options(command: Command) -> type[Any]:
 
 
 def _field_of(parameter: Parameter, help_text: str) -> tuple[str, Any, Any]:
-    kind, notes = read_as(plain_type(parameter.annotation)), _notes(parameter)
-    if any(isinstance(note, ByName) for note in notes):
-        # The mark that lets a flag be given several times.
-        notes += get_args(UseAppendAction[int])[1:]
-        return parameter.name, Annotated[(tuple[tuple[str, ...], ...], *notes)], ()
+    kind, notes = read_as(plain_type(parameter.annotation)), _notes(parameter.annotation)
     for note in notes:
         if isinstance(note, SettingsOf):
             default = dataclasses.field(default_factory=note.kind)
             if parameter.kind is Parameter.VAR_KEYWORD:
                 return CONFIG, Annotated[note.kind, arg(name="")], default
             return parameter.name, note.kind, default
+    default = dataclasses.field()
+    if parameter.default is not Parameter.empty:
+        default = dataclasses.field(default=parameter.default)
+    if _has_note(parameter.annotation, ByName):
+        notes.append(_REPEATED)
+        return parameter.name, Annotated[(tuple[tuple[str, ...], ...], *notes)], ()
     if help_text:
         notes.append(arg(help=help_text))
     if parameter.kind is not Parameter.KEYWORD_ONLY:
-        # The mark that Positional adds to a type, to stand beside the other notes.
-        notes += [*get_args(Positional[int])[1:], arg(metavar=parameter.name.upper())]
-    default = dataclasses.field()
+        notes += [_POSITIONAL, arg(metavar=parameter.name.upper())]
     if parameter.kind is Parameter.VAR_POSITIONAL:
         kind, default = _several(kind), dataclasses.field(default=())
-    elif parameter.default is not Parameter.empty:
-        default = dataclasses.field(default=parameter.default)
     return parameter.name, Annotated[(kind, *notes)] if notes else kind, default
 
 
 def is_short_form(parameter: Parameter, settings: type[Any] | None) -> bool:
-    """Whether a parameter stands for a section or a setting that the command line has as flags."""
+    """Return whether a parameter stands for settings that the command line has as flags."""
     if settings is None or parameter.kind is not Parameter.KEYWORD_ONLY:
         return False
     return parameter.name in [field.name for field in dataclasses.fields(settings)]
 
 
 def _values_by_name(parameter: str, flags: Sequence[Sequence[str]]) -> dict[str, list[str]]:
-    """The values of such a flag, which was given once for each name."""
+    """Return the values of a flag that is given once for each name."""
     found: dict[str, list[str]] = {}
     for words in flags:
         name, *values = words or [""]
@@ -290,26 +273,24 @@ def _values_by_name(parameter: str, flags: Sequence[Sequence[str]]) -> dict[str,
                 f"2e-4 6e-4; got {format_short(name)}"
             )
         if name in found:
-            raise ConfigError(
-                f"--{parameter} {name} is given twice; give all of its values at once"
-            )
+            raise ConfigError(f"--{parameter} {name} is given twice; give all values at once")
         found[name] = values
     return found
 
 
 def read_as(kind: Any) -> Any:
-    """The type that the command line reads for a type in Python: text for what text may name."""
+    """Return the type that the command line reads for a type in Python.
+
+    It is text where a text may name an object.
+    """
     members = get_args(kind)
     if get_origin(kind) is Sequence:
-        read: Any = read_as(members[0])
-        return _several(read)
-    read = str if kind is Any or str in members else kind
+        return _several(read_as(members[0]))
+    read: Any = str if kind is Any or str in members else kind
     for member in members:
         if get_origin(member) is Sequence:  # one or several: the line always gives several
             read = read_as(member)
-    if NoneType in members:
-        return read | None
-    return read
+    return read | None if NoneType in members else read
 
 
 def _several(kind: Any) -> Any:
@@ -317,14 +298,14 @@ def _several(kind: Any) -> Any:
 
 
 def description_of(command: Command) -> str:
-    """The docstring up to its sections, one line for each paragraph; tyro wraps the lines."""
+    """Return the docstring up to its sections, one line for each paragraph."""
     text = SECTION.split(inspect.getdoc(command.function) or "")[0].replace("``", "`")
     paragraphs = text.strip().split("\n\n")
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
 
 
 def parameter_helps(function: Callable[..., Any]) -> dict[str, str]:
-    """The entries of "Args:" in a docstring, by the parameter's name."""
+    """Return the entries of "Args:" in a docstring, by the parameter's name."""
     parts = SECTION.split(inspect.getdoc(function) or "")
     helps = {}
     for title, body in zip(parts[1::2], parts[2::2], strict=True):
@@ -337,29 +318,27 @@ def parameter_helps(function: Callable[..., Any]) -> dict[str, str]:
 
 
 def settings_type(function: Callable[..., Any]) -> Any:
-    """The dataclass whose fields are a function's ``**sections``; None without."""
+    """Return the dataclass whose fields are a function's ``**sections``; None without."""
     for parameter in parameters_of(function):
         if parameter.kind is Parameter.VAR_KEYWORD:
-            [found] = [note for note in _notes(parameter) if isinstance(note, SettingsOf)]
-            return found.kind
+            notes = _notes(parameter.annotation)
+            return next(note.kind for note in notes if isinstance(note, SettingsOf))
     return None
 
 
-def _parameters(command: Command) -> Sequence[Parameter]:
-    return parameters_of(command.function)
+def _notes(annotation: Any) -> list[Any]:
+    """Return what ``Annotated`` adds to a type."""
+    return list(get_args(annotation)[1:]) if get_origin(annotation) is Annotated else []
 
 
-def _notes(parameter: Parameter) -> list[Any]:
-    """What ``Annotated`` adds to the type of a parameter."""
-    if get_origin(parameter.annotation) is not Annotated:
-        return []
-    return list(get_args(parameter.annotation)[1:])
+def _has_note(annotation: Any, kind: type[Any]) -> bool:
+    return any(isinstance(note, kind) for note in _notes(annotation))
 
 
 def _parse_without_command(
     line: Sequence[str], commands: Mapping[str, Command], about: str
 ) -> Line:
-    """Print help, completion or tyro's message about a command that does not exist."""
+    """Print help or completion of all commands, or of a group."""
     words, prog, description = list(line), "paint", about
     tree: Any = {}
     for name, command in commands.items():
@@ -373,13 +352,12 @@ def _parse_without_command(
         words = words[1:]
     if HELP & set(words) or not line:
         words = ["--help"]
-    default = tyro.MISSING_NONPROP
-    _run_tyro(_union(tree), words, prog=prog, description=description, default=default)
+    _run_tyro(_union(tree), words, prog, description)
     raise AssertionError("tyro parses no command that is not in the table")
 
 
 def _union(tree: Mapping[str, Any]) -> Any:
-    """tyro's union of subcommands, each with the first line of its help."""
+    """Return tyro's union of subcommands, each with the first line of its help."""
     options = []
     for name, command in tree.items():
         if isinstance(command, Command):
@@ -390,12 +368,10 @@ def _union(tree: Mapping[str, Any]) -> Any:
     return Union[tuple(options)]  # noqa: UP007
 
 
-def _run_tyro(kind: Any, words: Sequence[str], *, prog: str, description: str, default: Any) -> Any:
-    return tyro.cli(
-        kind,
-        prog=prog,
-        description=description,
-        args=list(words),
-        default=default,
-        registry=WITHOUT_TABLES,
+def _run_tyro(
+    kind: Any, words: list[str], prog: str, description: str, default: Any = tyro.MISSING_NONPROP
+) -> None:
+    registry = WITHOUT_TABLES
+    tyro.cli(
+        kind, prog=prog, description=description, args=words, default=default, registry=registry
     )

@@ -46,7 +46,7 @@ class Words(NamedTuple):
 
 
 def setting_flags(kind: Any, prefix: str = "") -> dict[str, Flag]:
-    """The flags of the fields of a section, or of a dataclass of sections, by name."""
+    """Return the flags of the fields of a section, or of a dataclass of sections, by name."""
     found: dict[str, Flag] = {}
     for field in dataclasses.fields(kind):
         name = f"{prefix}{field.name}"
@@ -60,9 +60,8 @@ def setting_flags(kind: Any, prefix: str = "") -> dict[str, Flag]:
 def read_words(words: Sequence[str], flags: Mapping[str, Flag]) -> Words:
     """Divide a line into positional words, parameters and settings; the last of a flag counts.
 
-    Raises:
-        ConfigError: an unknown flag, one without a value, a parameter's value that is of another
-            type or out of its range, or a value that seems to be a secret, which is not repeated.
+    Raises ConfigError for an unknown flag, a missing value, a parameter's value of another type or
+    out of its range, and a secret, which is not repeated.
     """
     found = Words([], {}, {}, {})
     rest, before = list(words), ""
@@ -96,7 +95,7 @@ def read_words(words: Sequence[str], flags: Mapping[str, Flag]) -> Words:
 
 
 def _find(word: str, flags: Mapping[str, Flag]) -> tuple[Flag, bool]:
-    """What a flag stands for, and whether it turns a switch off."""
+    """Return what a flag stands for, and whether it turns a switch off."""
     name = "verbose" if word == "-v" else word.removeprefix("--").replace("-", "_")
     outer, _, key = name.rpartition(".")
     switch = ".".join(filter(None, [outer, key.removeprefix("no_")]))
@@ -116,14 +115,11 @@ def _values_after(flag: str, kind: Any, rest: list[str], *, is_off: bool) -> lis
     if is_off:
         return values
     if kind is bool:
-        if rest and rest[0].lower() in ("true", "false"):
-            values.append(rest.pop(0))
-        return values
-    while rest and not _FLAG.match(rest[0]):
+        return [rest.pop(0)] if rest and rest[0].lower() in ("true", "false") else values
+    is_one = kind is not None and not takes_several(kind)  # of an option, all that follow
+    while rest and not _FLAG.match(rest[0]) and not (is_one and values):
         values.append(rest.pop(0))
-        if not (kind is None or takes_several(kind)):  # one value; of an option, all that follow
-            return values
-    if not (values or kind is None or takes_several(kind)):
+    if is_one and not values:
         raise ConfigError(f"{flag} needs a value")
     return values
 
@@ -131,7 +127,7 @@ def _values_after(flag: str, kind: Any, rest: list[str], *, is_off: bool) -> lis
 def positional_values(
     parameters: Sequence[tuple[Parameter, Any]], words: Words, command: str
 ) -> dict[str, Any]:
-    """The values of a command's positional parameters, each given with its type.
+    """Return the values of a command's positional parameters, each given with its type.
 
     Raises ConfigError for one that is missing, one too many, and one of another type.
     """

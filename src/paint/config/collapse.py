@@ -31,7 +31,7 @@ class _Course:
     def judge(
         self, row: Metrics, value: float, warning: CollapseWarning, window: int
     ) -> tuple[float, float] | None:
-        """Take a step; the metric's last mean and first value where the warning applies."""
+        """Take a step; return the last mean and the first value where the warning applies."""
         if not self.count:
             self.row, self.first = row, value
         self.count += 1
@@ -50,12 +50,9 @@ class _Course:
 
 
 class Watch:
-    """The warnings of a run, step by step.
+    """The warnings of a run, step by step; steps without a metric do not count for it.
 
-    Steps without a metric, such as those that learn from no completion, do not count for it.
-
-    Args:
-        window: most last steps whose mean is judged.
+    ``window`` is the largest number of last steps whose mean is judged.
     """
 
     def __init__(self, window: int = WINDOW) -> None:
@@ -65,7 +62,7 @@ class Watch:
         """The warnings of the last step: of each, its metric's last mean and first value."""
 
     def add(self, row: Metrics) -> list[str]:
-        """Take the metrics of the next step; the warnings that appear with it, in order."""
+        """Take the metrics of the next step; return the warnings that appear with it."""
         appeared = []
         for name, (metric, warning) in COLLAPSE_WARNINGS.items():
             value = row.get(metric)
@@ -85,7 +82,7 @@ class Watch:
 def collapse_warnings(
     rows: Iterable[Metrics], window: int = WINDOW
 ) -> dict[str, tuple[float, float]]:
-    """The warnings of the last step: of each, its metric's last mean and first value."""
+    """Return the warnings of the last step, each with its last mean and first value."""
     watch = Watch(window)
     for row in rows:
         watch.add(row)
@@ -95,7 +92,7 @@ def collapse_warnings(
 def warning_history(
     rows: Sequence[Metrics], window: int = WINDOW, clip_mode: str = ""
 ) -> list[dict[str, Any]]:
-    """Each warning at the step at which it appears, for the page of a run."""
+    """Return each warning at the step at which it appears, for the page of a run."""
     history: list[dict[str, Any]] = []
     watch = Watch(window)
     for row in rows:
@@ -107,9 +104,9 @@ def warning_history(
 
 
 def describe(name: str, last: float, first: float, row: Metrics, clip_mode: str = "") -> str:
-    """A warning in words: its metric's last mean and first value, its meaning, and what helps.
+    """Describe a warning: its metric's last mean and first value, its meaning, and what helps.
 
-    Some remedies apply by ``row``, the metrics of the last step, or by the run's clip mode.
+    Some remedies apply by the metrics of the last step, or by the run's clip mode.
     """
     metric, warning = COLLAPSE_WARNINGS[name]
     values = f"{metric} {last:.3g}"
@@ -124,7 +121,7 @@ def describe(name: str, last: float, first: float, row: Metrics, clip_mode: str 
 
 
 def describe_end(rows: Iterable[Metrics]) -> str:
-    """The last line of a run that ended with warnings; "" without any."""
+    """Return the last line of a run that ended with warnings; "" without any."""
     names = collapse_warnings(rows)
     if not names:
         return ""

@@ -146,8 +146,11 @@ def read_recipe(path: str | Path, base: Config | None = None) -> Config:
 
 def to_table(config: Config) -> dict[str, dict[str, Any]]:
     """Convert a config to nested dicts and lists for JSON; `from_table` is the inverse."""
-    sections = {name: getattr(config, name) for name in _SECTIONS}
-    return {name: _plain(OptionTable(values_of(section))) for name, section in sections.items()}
+    table: dict[str, dict[str, Any]] = {}
+    for name in _SECTIONS:
+        values = values_of(getattr(config, name))
+        table[name] = {key: _plain(value) for key, value in values.items()}
+    return table
 
 
 def _plain(value: Any) -> Any:
@@ -298,10 +301,8 @@ def differences(a: Config, b: Config) -> list[str]:
     lines = []
     for name in before | after:
         if name not in before or name not in after or before[name] != after[name]:
-            values = [
-                format_value(part[name]) if name in part else "unset" for part in (before, after)
-            ]
-            lines.append(f"{name}: {' -> '.join(values)}")
+            old, new = (format_value(t[name]) if name in t else "unset" for t in (before, after))
+            lines.append(f"{name}: {old} -> {new}")
     return lines
 
 

@@ -57,12 +57,8 @@ CHANGEABLE_ON_RESUME = {
 paths must have the digests that run.json has."""
 
 FACTS = {"id", "config", "problems", "context", "model", "versions"}  # required keys of run.json
-
-ROWS = "data.jsonl"
-"""File in a run's folder of the rows that were passed in Python."""
-
-OWN_ROWS = "own_rows"
-"""Key of run.json: data.path is the file ``ROWS`` in the run's folder, wherever that lies."""
+ROWS = "data.jsonl"  # in a run's folder, the rows that were passed in Python
+OWN_ROWS = "own_rows"  # key of run.json: data.path is ``ROWS`` in the folder, wherever that lies
 
 INPUTS = {"context": "file", "validation": "path", "health": "drift_path"}
 """Settings that name files of which a run keeps copies, by section."""
@@ -91,7 +87,7 @@ def read_run_json(folder: Path) -> dict[str, Any]:
 
 
 def run_of(path: Path) -> Path | None:
-    """The run that a folder is, or that it is a checkpoint of; None if it is neither."""
+    """Return the run that a folder is, or is a checkpoint of; None if it is neither."""
     if (path / "run.json").exists():
         return path
     # A path such as "." has no parents before it is resolved.
@@ -106,10 +102,9 @@ def read_run(folder: Path, *, is_compared: bool = False) -> Config:
 
     Code that it names is not taken later on, unless the run is the user's own or the user vouches
     for it (paint.core.trust). The options of such code are left out, unless the run is the user's
-    own or the call trusts records, or the config is compared with another one only.
+    own, the call trusts records, or the config is compared with another one only.
 
-    What the run holds itself is found in its folder, which may have been moved: rows that were
-    passed in Python, and copies of the files of context, validation and drift (``INPUTS``).
+    Rows that were passed in Python, and copies of ``INPUTS``, are found in the run's folder.
     """
     run_info = read_run_json(folder)
     config = from_table(run_info["config"], source=str(folder / "run.json"))
@@ -144,7 +139,7 @@ def _without_options(config: Config, names: Sequence[str], record: Path) -> Conf
 
 
 def _found(folder: Path, section: str, spec: str) -> str:
-    """What a setting names, with the run's own copy of a file that is missing."""
+    """Return what a setting names, with the run's own copy of a file that is missing."""
     path, copy = _input_file(folder, section, spec)
     if not copy.is_file() or path.exists():
         return spec
@@ -153,7 +148,7 @@ def _found(folder: Path, section: str, spec: str) -> str:
 
 
 def foreign_code(folder: Path) -> list[Executable]:
-    """The code that a run names, unless this user has written its run.json on this machine."""
+    """Return the code that a run names, unless this user has written its run.json here."""
     if is_remembered(read_run_json(folder)["config"]):
         return []
     return executables_of(to_table(read_run(folder)))
@@ -170,7 +165,7 @@ def copy_inputs(config: Config, folder: Path) -> None:
 
 
 def _input_file(folder: Path, section: str, spec: str) -> tuple[Path, Path]:
-    """The file that a setting names, as FILE, FILE:COLUMNS or NAME=FILE, and where its copy is."""
+    """Return the file of FILE, FILE:COLUMNS or NAME=FILE, and where its copy is."""
     path = Path(_FILE.fullmatch(spec)["file"])  # type: ignore[index]
     return path, folder / "inputs" / section / path.name
 
@@ -226,7 +221,7 @@ def list_runs(folder: Path) -> list[RunStatus]:
 
 
 def read_status(folder: Path, above: Path) -> RunStatus:
-    """A run at a glance, named by its path below a folder. Raises PaintError if it is damaged."""
+    """Return a run at a glance, named by its path below a folder. Raises PaintError."""
     config, history = read_run(folder), folder / "metrics.jsonl"
     steps = config.train.steps
     rows = read_metrics(folder) if history.exists() else []
@@ -242,7 +237,7 @@ def read_status(folder: Path, above: Path) -> RunStatus:
 
 
 def _shown_name(folder: Path, above: Path) -> str:
-    """A run's path below a folder; what is not printable, bytes that are no UTF-8, is escaped."""
+    """Return a run's path below a folder; what is not printable is escaped."""
     # The run itself may be named in place of a folder above it.
     name = folder.resolve().name if folder == above else str(folder.relative_to(above))
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in name)
@@ -272,7 +267,7 @@ def latest_checkpoint(folder: Path) -> Path | None:
 
 
 def checkpoint_of(target: Path) -> Path:
-    """The checkpoint that a path names: itself, or the last one of a run. Raises RunError."""
+    """Return the checkpoint that a path names: itself, or the last one of a run."""
     run = run_of(target)
     if run is None:
         raise RunError(f"{target} is neither a run nor a checkpoint in one; name runs/NAME")

@@ -12,16 +12,11 @@ from paint.core.user_code import describe_error
 
 T = TypeVar("T")
 
-END_SECONDS = 2.0
-"""Seconds within which what is cancelled must end; what blocks the loop or refuses is left."""
+END_SECONDS = 2.0  # within which what is cancelled must end
 
 
 class Background:
-    """An event loop in a separate thread, which is ended with the process.
-
-    Args:
-        name: of the thread.
-    """
+    """An event loop in a separate thread, which is ended with the process."""
 
     def __init__(self, name: str) -> None:
         self.loop = asyncio.new_event_loop()

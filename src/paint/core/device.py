@@ -22,7 +22,7 @@ def own_device() -> torch.device:
 
 @lru_cache(maxsize=4)
 def product_slowdown(dtype: torch.dtype) -> float:
-    """How many times as long a product takes in this format as in float32, on this CPU.
+    """Return how many times as long a product takes in this format as in float32 on this CPU.
 
     Without instructions for the format it is 2 to 90, with them about 0.5. It takes up to 0.1 s.
     """
@@ -41,10 +41,9 @@ def product_slowdown(dtype: torch.dtype) -> float:
 
 
 def gpu_memory(device: torch.device | None = None) -> float:
-    """Bytes of a GPU that this process may use, for what is planned by memory; None: its current.
+    """Return the bytes of a GPU, by default the current one, that this process may use.
 
-    All of it, or the share that ``torch.cuda.set_per_process_memory_fraction`` has set where
-    several processes use one GPU.
+    A share is set by ``torch.cuda.set_per_process_memory_fraction``.
     """
     number = None if device is None else device.index
     total: int = torch.cuda.get_device_properties(number).total_memory
@@ -71,10 +70,9 @@ def wait_for_device() -> None:
 
 
 def keep_compiled(device: torch.device) -> str:
-    """Set lasting folders for what torch.compile and Triton compile for a GPU; name them in a line.
+    """Set lasting folders for what torch.compile and Triton compile for a GPU; name them.
 
-    torch.compile's own is below /tmp, which a restart or the end of a job may empty. Folders that
-    the user has named stay, and a second call changes nothing. "" where the device is no GPU.
+    torch.compile's own is below /tmp. Folders that the user has named stay. "" for no GPU.
     """
     if device.type != "cuda":
         return ""
@@ -97,10 +95,7 @@ def keep_compiled(device: torch.device) -> str:
 
 
 def _make_kernel_folder() -> Path:
-    """Make the folder; raises OSError where nothing in it can be written or run.
-
-    All processes share it: both libraries write a file under another name and then rename it.
-    """
+    """Make the folder, which all processes share. Raises OSError where it is of no use."""
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     # Computers that share a home may differ in the C library that Triton's launchers are linked to.
     system = "-".join(filter(None, (platform.machine(), *platform.libc_ver())))

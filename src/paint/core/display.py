@@ -1,9 +1,8 @@
 """Log and progress of a run: a line per step, and a progress bar below the lines in a terminal.
 
 Messages go to Python's logging under the name ``paint``. A command shows them and the progress on
-the terminal (``shown_on_terminal``). In a host program that sets up no logging, Python's default
-prints warnings on stderr, and progress follows after some seconds. Once it sets the level of
-``logging.getLogger("paint")``, it decides on all of them.
+the terminal. In a host program that sets up no logging, Python prints warnings on stderr, and
+progress follows after some seconds, unless it sets the level of ``logging.getLogger("paint")``.
 """
 
 import logging
@@ -12,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import takewhile
 from typing import Any, TypeVar
 
 from rich.console import Console
@@ -57,7 +57,7 @@ class Terminal(Console):
         return super().render_str(sanitize_for_terminal(text), **options)
 
     def on_broken_pipe(self) -> None:
-        """Continue silently after the reader has closed stdout, as in `paint train ... | head`."""
+        """Continue silently after the reader has closed stdout."""
         # rich would end the process with status 1.
         self.quiet = True
         is_output_unread()
@@ -71,7 +71,7 @@ class TerminalHandler(logging.Handler):
         self.console = Terminal()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Print the message alone; a warning in yellow, where the terminal has colours."""
+        """Print the message alone; a warning in yellow."""
         style = "yellow" if record.levelno >= logging.WARNING else None
         self.console.print(record.getMessage(), style=style)
 
@@ -93,10 +93,7 @@ def shown_on_terminal() -> Iterator[None]:
 
 
 def _terminal_handler() -> TerminalHandler | None:
-    for handler in LOGGER.handlers:
-        if isinstance(handler, TerminalHandler):
-            return handler
-    return None
+    return next((one for one in LOGGER.handlers if isinstance(one, TerminalHandler)), None)
 
 
 class ProgressLines:
@@ -118,10 +115,7 @@ _lines: ProgressLines | None = None  # of the call under way
 
 @contextmanager
 def progress_lines() -> Iterator[None]:
-    """Print progress on stderr within the block, unless the host decides on the messages.
-
-    It does so by a level of the logger ``paint``, or where it shows messages of level INFO.
-    """
+    """Print progress on stderr within the block, unless the host decides on the messages."""
     global _lines
     is_decided = LOGGER.level != logging.NOTSET or LOGGER.isEnabledFor(logging.INFO)
     if _lines is not None or is_decided or sys.stderr is None:
@@ -135,10 +129,7 @@ def progress_lines() -> Iterator[None]:
 
 
 def agrees(*, unasked: bool = True) -> bool:
-    """Ask on the terminal of a command whether to go on; ``unasked`` where nobody can answer.
-
-    Nobody can in Python, where no command shows its messages.
-    """
+    """Ask on the terminal of a command whether to go on; ``unasked`` where nobody can answer."""
     streams = sys.stdin, sys.stdout
     if _terminal_handler() is None or not all(stream and stream.isatty() for stream in streams):
         return unasked
@@ -211,7 +202,7 @@ class Display:
         return self.console.is_terminal and not self.console.quiet
 
     def is_due(self) -> bool:
-        """Whether progress should be shown again; true once, until the pause is over."""
+        """Return whether progress should be shown again; true once, until the pause is over."""
         pause = REDRAW_SECONDS if self.is_drawn else SAY_SECONDS
         now = time.monotonic()
         if now - self.printed < pause:
@@ -221,7 +212,7 @@ class Display:
 
     @contextmanager
     def _lasting(self) -> Iterator[None]:
-        """Without a terminal, show within the block what lasts without news of its own."""
+        """Show within the block, without a terminal, what lasts without news of its own."""
         if not self.enabled or self.is_drawn or self.beating:
             yield
             return
@@ -345,7 +336,7 @@ class Display:
     def portion(self, share: float, *, says_step: bool = False) -> None:
         """Show which share of the phase is done, in (0, 1], and the seconds left.
 
-        ``says_step``: also the length of a first step, of which this phase is the last long one.
+        With ``says_step``, also the length of a first step, of which it is the last long phase.
         """
         self.share = share
         if says_step and self.step_began is not None:
@@ -412,10 +403,7 @@ class Display:
 
 
 class Counter:
-    """Progress of a count: ``add`` counts one more, ``to`` sets the count.
-
-    A total of 0 is unknown, and one that was estimated too low grows with the count.
-    """
+    """Progress of a count; a total of 0 is unknown, and one that is too low grows with it."""
 
     def __init__(
         self, display: Display, title: str, total: int, done: int, task: TaskID | None
@@ -431,7 +419,6 @@ class Counter:
         self.to(self.done + 1)
 
     def to(self, done: int) -> None:
-        """Set the count."""
         self.done = done
         if self.total:
             self.total = max(self.total, done)
@@ -488,9 +475,9 @@ class Clock:
         self.display.portion(share, says_step=True)
 
     def rates(self, tokens: int) -> dict[str, float]:
-        """Seconds by phase, and all ranks' completion tokens per second of rollout and of loss.
+        """Return seconds by phase, and completion tokens per second of rollout and of loss.
 
-        ``tokens`` are those of the step.
+        ``tokens`` are those of the step, of all ranks.
         """
         rates = {f"seconds_{phase}": seconds for phase, seconds in self.seconds.items()}
         for phase in ("rollout", "loss"):
@@ -518,22 +505,24 @@ def _columns() -> list[ProgressColumn]:
 
 
 def differing_lines(text: str, other: str, name: str) -> str:
-    """A text, with a mark in place of the lines at its beginning and end that another has, too.
+    """Return a text with marks for the lines at its beginning and end that the other has, too.
 
-    ``name`` is what the mark calls the other.
+    ``name`` is what the marks call the other.
     """
     lines, others = text.splitlines(), other.splitlines()
-    most = min(len(lines), len(others))
-    same = [first == second for first, second in zip(lines, others, strict=False)]
-    before = same.index(False) if False in same else most
-    ends = [first == second for first, second in zip(lines[::-1], others[::-1], strict=False)]
-    after = min(ends.index(False) if False in ends else most, most - before)
-    if before == len(lines) == len(others):
+    if lines == others:
         return f"(as {name})"
+    before = _same(lines, others)
+    after = _same(lines[before:][::-1], others[before:][::-1])
     kept = lines[before : len(lines) - after]
     top = [f"({before} lines as {name})"] if before > 1 else lines[:before]
     bottom = [f"({after} lines as {name})"] if after > 1 else lines[len(lines) - after :]
     return "\n".join([*top, *kept, *bottom])
+
+
+def _same(first: Sequence[str], second: Sequence[str]) -> int:
+    """Return how many items two lists begin with alike."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, second)))  # noqa: B905
 
 
 def format_duration(seconds: float) -> str:

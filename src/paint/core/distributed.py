@@ -36,10 +36,7 @@ AGENT_SECONDS = 60  # seconds that a rank without its peers waits for torchrun's
 
 
 def open_accelerator(folder: Path, trackers: Sequence[str], seconds: float) -> Accelerator:
-    """Join the ranks, which wait for each other's gradients at most so long.
-
-    Raises ConfigError where one of them is missing.
-    """
+    """Join the ranks, which wait at most so many seconds for each other's gradients."""
     accelerator = Accelerator(
         log_with=list(trackers) or None,
         project_dir=folder,
@@ -83,8 +80,8 @@ class RankLost(PaintError):
 def report_once(folder: Path) -> Iterator[list[int]]:
     """Report the error that ended a run on one rank only; the other ranks exit silently.
 
-    Yields the list in which the run collects the signals that it receives. Raises PeerExit where
-    another rank or the agent reports, and RankLost where no agent ended this rank.
+    Yields the list in which the run collects its signals. Raises PeerExit where another rank or the
+    agent reports, and RankLost where no agent ended this rank.
     """
     # torchrun's agent ends all ranks once one has ended, so a rank that only lost its peers waits
     # for the agent. The first rank with its own error claims the report in torch's store.
@@ -117,7 +114,6 @@ def report_once(folder: Path) -> Iterator[list[int]]:
 
 
 def _wait_for_agent(signals: Sequence[int]) -> None:
-    """Sleep until torchrun's agent ends this rank; return at once if its signal was collected."""
     if not signals:
         time.sleep(AGENT_SECONDS)
 
@@ -132,7 +128,7 @@ def _is_first_to_report(store: Store) -> bool:
 
 
 def _is_of_a_collective(error: BaseException) -> bool:
-    """Whether a library raised the error because another rank is unreachable."""
+    """Return whether a library raised the error because another rank is unreachable."""
     words = ("gloo", "nccl", "connection closed by peer")
     # Where code from outside of the package met it, the error that names that code has it as cause.
     causes = [error, error.__cause__]
@@ -153,7 +149,7 @@ def _status(error: BaseException) -> int:
 def run_on_rank0(work: Callable[[], T]) -> T:
     """Run ``work`` on rank 0 and return its result on every rank.
 
-    A PaintError of ``work`` is raised on rank 0; the others then raise PeerExit.
+    For its PaintError, the other ranks raise PeerExit.
     """
     outcome: list[Any] = [None]
     if PartialState().is_main_process:
@@ -182,7 +178,7 @@ def all_gather_objects(rows: Sequence[T]) -> list[T]:
 
 
 def all_gather_slice(rows: Sequence[T]) -> tuple[list[T], slice]:
-    """Gather the rows of all ranks on every rank, and say which of them are this rank's."""
+    """Gather the rows of all ranks on every rank, and which of them are this rank's."""
     counts = all_gather_objects([len(rows)])
     start = sum(counts[: PartialState().process_index])
     return all_gather_objects(rows), slice(start, start + len(rows))
@@ -256,5 +252,4 @@ def _objects() -> Any:
 
 
 def _launched() -> int:
-    """Number of processes that torchrun has launched; 1 without it."""
     return int(os.environ.get("WORLD_SIZE", "1"))

@@ -1,37 +1,35 @@
 """Refusal of folders that are named as a model and are none, by their files.
 
-transformers loads more than models: for an adapter's folder it loads the adapter's base and adapts
-it, and without tokenizer files it makes a tokenizer without tokens.
+transformers loads an adapter's base for its folder, and makes a tokenizer of no files.
 """
 
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from paint.core.nesting import parse_json
 
+# Files of which one is in every folder with a tokenizer.
 TOKENIZERS = (
     *("tokenizer.json", "tokenizer.model*", "vocab.*", "merges.txt", "*.tiktoken", "*.spm"),
     *("tekken.json", "spiece.model", "sentencepiece*.model", "*.bpe.model", "tokenization_*.py"),
 )
-"""Files of which one is in every folder with a tokenizer."""
-
+# Endings of weights, and beginnings of names that have them and are others'.
 WEIGHTS = "*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json"
 NO_WEIGHTS = "adapter_model", "optimizer", "training_args", "scheduler"
-"""Endings of weights, and beginnings of names that have them and are others'."""
-
+# Endings of architectures in config.json whose head predicts no next token.
 OTHER_HEADS = (
     *("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering"),
     *("ForMaskedLM", "ForMultipleChoice", "RewardModel"),
 )
-"""Endings of architectures in config.json whose head predicts no next token."""
 
 
 def other_than_model(path: str | Path, *, complete: bool = True) -> str:
-    """What a folder or file is if it is no model, as a continuation of its name; "" for a model.
+    """Say what a folder or file is if it is no model, after its name; "" for a model.
 
     Also "" for what is not there, such as a hub name. With ``complete`` false, weights and
-    tokenizer may be missing, of which a plan reads nothing.
+    tokenizer may be missing.
     """
     folder = Path(path)
     if folder.is_file():
@@ -50,7 +48,7 @@ def other_than_model(path: str | Path, *, complete: bool = True) -> str:
     found = _head(folder)
     if found or not complete:
         return found
-    if not _has_weights(folder):
+    if not _has_any(folder, WEIGHTS, NO_WEIGHTS):
         return "has no weights (model.safetensors); copy all files of the model there"
     if not _has_any(folder, TOKENIZERS):
         return (
@@ -68,7 +66,7 @@ ADAPTER = (
 
 
 def _head(folder: Path) -> str:
-    """What it is if its weights end in another head than a language model's."""
+    """Say what it is if its weights end in another head than a language model's."""
     names = _read(folder / "config.json").get("architectures")
     for name in names if isinstance(names, list) else []:
         if str(name).endswith(OTHER_HEADS):
@@ -76,17 +74,13 @@ def _head(folder: Path) -> str:
     return ""
 
 
-def _has_weights(folder: Path) -> bool:
-    names = (path.name for pattern in WEIGHTS for path in folder.glob(pattern))
-    return any(not name.startswith(NO_WEIGHTS) for name in names)
-
-
-def _has_any(folder: Path, patterns: tuple[str, ...]) -> bool:
-    return any(True for pattern in patterns for _ in folder.glob(pattern))
+def _has_any(folder: Path, patterns: Sequence[str], without: tuple[str, ...] = ()) -> bool:
+    names = (path.name for pattern in patterns for path in folder.glob(pattern))
+    return any(not name.startswith(without) for name in names)
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """A JSON object; {} for a file that is none, which loading refuses with its reason."""
+    """Return a JSON object; {} for a file that is none, which loading refuses."""
     with suppress(OSError, ValueError):
         table = parse_json(path.read_bytes())
         if isinstance(table, dict):

@@ -1,8 +1,7 @@
 """Atomic writes, JSON and JSON Lines, checksums of folders, and folder locks.
 
-JSON files are plain: any editor may change them, and a line that is no JSON object raises
-CorruptFileError with file and line. Files whose content must not change have their digests in a
-SHA256SUMS in the same folder. Writing raises OSError; ``paint.core.errors.wrap_errors`` adds hints.
+A line that is no JSON object raises CorruptFileError with file and line. Files whose content must
+not change have their digests in a SHA256SUMS in the same folder. Writing raises OSError.
 """
 
 import errno
@@ -26,8 +25,7 @@ from paint.core.nesting import STORED_DEPTH, parse_json
 
 SUMS = "SHA256SUMS"  # name of the file with the checksums of a folder's other files
 
-NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP}
-"""Error numbers of file systems without locks; there, folders are not locked."""
+NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP}  # of file systems without locks
 
 
 class CorruptFileError(PaintError, RuntimeError):
@@ -41,7 +39,7 @@ class FolderInUse(PaintError, RuntimeError):
 def write_atomic(path: Path, content: str | bytes | Iterable[bytes]) -> None:
     """Replace a file atomically: after a crash it has either its old or its new content.
 
-    Missing folders are created. Unpaired surrogates, which UTF-8 cannot encode, become `?`.
+    Missing folders are made. Unpaired surrogates, which UTF-8 cannot encode, become `?`.
     """
     if isinstance(content, str):
         content = content.encode("utf-8", "replace")
@@ -168,17 +166,15 @@ def write_sums(folder: Path, names: Iterable[str]) -> None:
 
 
 def verify_checksums(folder: Path, hint: str, part: str = "") -> dict[str, str]:
-    """Check the files of a folder against its SHA256SUMS; return the SHA-256 of each, by name.
+    """Check files against their folder's SHA256SUMS; return the SHA-256 of each, by name.
 
-    Files that are not listed, or whose name does not begin with ``part``, are not checked. Raises
-    CorruptFileError for one that is missing or changed.
+    Only listed files whose name begins with ``part`` are checked. Raises CorruptFileError for one
+    that is missing or changed.
     """
-    selected = {}
     with wrap_errors(folder / SUMS, CorruptFileError, hint):
-        for line in (folder / SUMS).read_text("utf-8").splitlines():
-            digits, name = line.split("  ", 1)
-            if name.startswith(part):
-                selected[name] = digits
+        lines = (folder / SUMS).read_text("utf-8").splitlines()
+        sums = {name: digits for digits, name in (line.split("  ", 1) for line in lines)}
+        selected = {name: digits for name, digits in sums.items() if name.startswith(part)}
         if not selected:
             raise ValueError(f"it lists no file of {folder / part}")
     for name, digits in selected.items():
@@ -189,10 +185,7 @@ def verify_checksums(folder: Path, hint: str, part: str = "") -> dict[str, str]:
 
 
 def verify_export(folder: Path) -> None:
-    """Check a folder that ``paint export`` or another command made, if it has a SHA256SUMS.
-
-    Raises CorruptFileError for a file that is missing or was changed.
-    """
+    """Check a folder that a command made, if it has a SHA256SUMS. Raises CorruptFileError."""
     if (folder / SUMS).is_file():
         verify_checksums(folder, f"make it again, or delete {folder / SUMS} to use it as it is")
 
@@ -213,14 +206,12 @@ def digest_of_bytes(parts: Iterable[bytes]) -> str:
 
 @contextmanager
 def lock_folder(
-    folder: Path,
-    name: str = ".lock",  # another name locks only a part of the folder
-    *,
-    waiting: Callable[[str], None] | None = None,  # called for another process that is waited for
+    folder: Path, name: str = ".lock", *, waiting: Callable[[str], None] | None = None
 ) -> Iterator[None]:
     """Lock a folder against other processes; the lock ends with this process, even if killed.
 
-    Where another process holds it, FolderInUse is raised, unless ``waiting`` is given.
+    Another name locks only a part of the folder. Where another process holds the lock, FolderInUse
+    is raised, or ``waiting`` is called with a message and the lock is waited for.
     """
     with _locked(folder / name, folder, waiting):
         yield
@@ -243,7 +234,6 @@ def lock_target(path: Path) -> Iterator[bool]:
 
 @contextmanager
 def _locked(path: Path, place: Path, waiting: Callable[[str], None] | None) -> Iterator[bool]:
-    """Hold the lock of a file, which messages call by its place."""
     lock = FileLock(path, fallback_to_soft=False)  # a soft lock would outlive a killed process
     with wrap_errors(place, PaintError, "nothing that was stored before is lost"):
         try:
@@ -265,7 +255,7 @@ def _locked(path: Path, place: Path, waiting: Callable[[str], None] | None) -> I
 
 
 def is_locked(folder: Path) -> bool:
-    """Whether another process holds the lock of a folder; nothing is written."""
+    """Return whether another process holds the lock of a folder."""
     try:
         with (folder / ".lock").open("rb") as file:
             # filelock's lock is the same system call, so this one is refused while it is held.
@@ -278,7 +268,7 @@ def is_locked(folder: Path) -> bool:
 
 
 def require_free(folder: Path) -> None:
-    """Raise FolderInUse where another process holds the lock of a folder; nothing is written."""
+    """Raise FolderInUse where another process holds the lock of a folder."""
     if "RANK" in os.environ:  # torchrun's processes refuse together, when they are connected
         return
     if is_locked(folder):

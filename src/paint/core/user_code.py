@@ -1,13 +1,8 @@
 """Calls of code of the user's: graders, tools, environments, callbacks, contexts, divergences.
 
-Python code may end otherwise than by an Exception: by sys.exit, by a cancellation or an interrupt
-that it raises itself, by StopIteration, which a future cannot hold, or by a group of these. Every
-such call goes through this module, after which it returned something or raised an Exception:
-
-    with user_code(): ...                  in this thread
-    await call_user_code(f, seconds=s)     sync or async, in an event loop, with a limit
-    call_in_thread(f, seconds=s)           sync, with a limit
-    with user_errors(place, ...): ...      in this thread, where a failure ends the command
+Python code may end otherwise than by an Exception: by sys.exit, a cancellation or an interrupt of
+its own, by StopIteration, which a future cannot hold, or by a group of these. Calls go through this
+module, after which they have returned something or raised an Exception.
 """
 
 import asyncio
@@ -41,16 +36,13 @@ GRACE_SECONDS = 1.0
 
 
 class UserCodeError(RuntimeError):
-    """Code of the user's ended otherwise than by an Exception, such as "SystemExit: 1".
-
-    It is raised from what ended the code.
-    """
+    """Code of the user's ended otherwise than by an Exception, such as "SystemExit: 1"."""
 
 
 def describe_error(error: BaseException) -> str:
-    """Why a call failed, in at most REASON_CHARACTERS: the type of the error, and its text.
+    """Say why a call failed, in at most REASON_CHARACTERS: type and text of the error.
 
-    Of a group of errors it is the first that is no group.
+    Of a group it is the first error that is no group.
     """
     found, others = innermost(error)
     text = error_text(found)
@@ -69,8 +61,8 @@ def describe_error(error: BaseException) -> str:
 class user_code:
     """Raise UserCodeError where the block ends otherwise than by an Exception.
 
-    KeyboardInterrupt passes in the main thread, which is where Python raises it for Ctrl-C. Not for
-    a block with a yield or an await, which others may end.
+    KeyboardInterrupt passes in the main thread, where Python raises it for Ctrl-C. Not for a block
+    with a yield or an await, which others may end.
     """
 
     _process = 0
@@ -125,7 +117,7 @@ class user_errors(user_code):
 
 
 def line_of(error: BaseException) -> str:
-    """Where an error was raised, as " (FILE line N)": the user's innermost line; "" if unknown."""
+    """Say where an error was raised in the user's code, as " (FILE line N)"; "" if unknown."""
     outer = error.__cause__ if isinstance(error, UserCodeError) and error.__cause__ else error
     found, _ = innermost(outer)
     if isinstance(found, SyntaxError) and found.filename:
@@ -136,7 +128,7 @@ def line_of(error: BaseException) -> str:
 
 
 def own_calls(calls: Iterable[traceback.FrameSummary]) -> list[traceback.FrameSummary]:
-    """The calls outside of libraries and of this package, the innermost last."""
+    """Return the calls outside of libraries and of this package, the innermost last."""
     kinds = ("stdlib", "platstdlib", "purelib", "platlib")
     package = str(Path(__file__).parents[1])
     others = (*(sysconfig.get_path(kind) for kind in kinds), package, "<frozen")
@@ -144,10 +136,10 @@ def own_calls(calls: Iterable[traceback.FrameSummary]) -> list[traceback.FrameSu
 
 
 async def call_user_code(function: Callable[..., Any], *arguments: Any, seconds: float) -> Any:
-    """What a function returns, sync or async, within so many seconds.
+    """Return what a sync or async function returns within so many seconds.
 
-    A function without async runs in a thread of its own; an awaitable that it returns is awaited.
-    Raises TimeoutError, UserCodeError, or the function's own Exception.
+    A function without async runs in a thread; an awaitable that it returns is awaited. Raises
+    TimeoutError, UserCodeError, or the function's own Exception.
     """
     task = asyncio.ensure_future(_guarded(function, *arguments))
     # What it raises when nobody waits any more is nobody's concern.
@@ -174,7 +166,7 @@ async def call_user_code(function: Callable[..., Any], *arguments: Any, seconds:
 
 
 async def _guarded(function: Callable[..., Any], *arguments: Any) -> Any:
-    """What a function returns; in a task of its own, which the function may cancel."""
+    """Return what a function returns; in a task of its own, which the function may cancel."""
     task, process = asyncio.current_task(), os.getpid()
     try:
         found: Any
@@ -207,7 +199,7 @@ def _is_running(task: "asyncio.Task[Any] | None") -> bool:
 
 
 def call_in_thread(function: Callable[[], Any], seconds: float) -> Any:
-    """What a function returns within so many seconds. Raises as ``call_user_code``."""
+    """Return what a function returns within so many seconds. Raises as ``call_user_code``."""
     try:
         found, error = _start(function).result(seconds)
     except TimeoutError:
@@ -218,11 +210,7 @@ def call_in_thread(function: Callable[[], Any], seconds: float) -> Any:
 
 
 def _start(function: Callable[..., Any], *arguments: Any) -> "Future[tuple[Any, Exception | None]]":
-    """Call a function in a thread that ends with the process; what it returned, or its error.
-
-    Not asyncio.to_thread: a process waits for its threads at its end, and a call that never returns
-    would keep it from ending.
-    """
+    """Call a function in a thread that ends with the process; the result is its outcome."""
     future: Future[tuple[Any, Exception | None]] = Future()
     future.set_running_or_notify_cancel()
 

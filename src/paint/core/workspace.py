@@ -43,7 +43,7 @@ def setting_differences(
 def refuse_differences(
     holder: str, lines: list[str], error: type[PaintError], elsewhere: str = ELSEWHERE
 ) -> None:
-    """Raise an error that lists differences of settings; nothing if there are none."""
+    """Raise an error that lists differences of settings, if there are any."""
     if lines:
         listed = "\n  ".join(lines[:MOST_DIFFERENCES])
         raise error(
@@ -80,8 +80,7 @@ class Workspace:
     ) -> dict[str, Any]:
         """Return the settings that the folder was begun with; {} for a new folder.
 
-        ``changeable`` names settings that may differ from those. A folder without rows takes any.
-        Raises ``error`` for others, which it names; nothing is written.
+        Raises ``error`` for others that are not ``changeable``. A folder without rows takes any.
         """
         self.verify()
         before: dict[str, Any] = {}
@@ -104,10 +103,7 @@ class Workspace:
             return self.trim()
 
     def recorded_engine(self) -> str:
-        """The engine that made the rows; "" where nothing was begun.
-
-        One of code that a stranger's record names is not loaded later on (paint.core.trust).
-        """
+        """Return the engine that made the rows; "" where nothing was begun."""
         if not self.settings_path.exists():
             return ""
         settings = storage.read_json(self.settings_path, self.hint)
@@ -142,7 +138,7 @@ class Workspace:
         return storage.read_growing_jsonl(self.rows_path, self.hint)
 
     def finish(self, *names: str) -> None:
-        """Write the checksums of files once no row is missing; by default, of settings and rows."""
+        """Write the checksums of files, by default of settings and rows."""
         with self._or_error():
             storage.write_sums(self.folder, names or (SETTINGS, self.rows_name))
 
@@ -158,7 +154,6 @@ class Workspace:
 
 
 def _remember_engine(engine: str) -> None:
-    """Note an engine that the user has named, as one that the user's records may have."""
     if is_spec(engine) and is_own(engine):
         with suppress(OSError):  # it is named again, or trusted
             remember({"engine": engine})
