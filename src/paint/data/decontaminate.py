@@ -58,7 +58,7 @@ class Index:
 
 
 def build_index(benchmarks: Sequence[Benchmark]) -> Index:
-    """Build the index for `contaminated`."""
+    """Return the index for `contaminated`."""
     index = Index()
     seen: set[tuple[str, ...]] = set()
     for benchmark in benchmarks:
@@ -135,7 +135,7 @@ def _short_match(normalized: str, index: Index) -> Match | None:
 
 
 def _symbols(normalized: str) -> tuple[list[str], set[int]]:
-    """Return the words, numbers and symbols of a text, and the positions where sentences start."""
+    """The words, numbers and symbols of a text, and the positions where sentences start."""
     # Operators are kept, since they distinguish problems of few words.
     symbols: list[str] = []
     stops: set[int] = set()

@@ -30,7 +30,7 @@ from paint.data.decontaminate import build_index, contaminated
 from paint.data.formats import convert_rows, describe_formats
 from paint.data.gold_answer_checks import gold_warnings
 from paint.data.problems import DataError, Problem, validate_rows
-from paint.data.readers import BadRow, Row, describe_separator, read_rows, shorten
+from paint.data.readers import BadRow, Row, read_rows, shorten
 from paint.data.row_checks import check_rows
 from paint.evaluation.generate import other_form
 from paint.grading.contract import Item
@@ -237,8 +237,7 @@ def _read_problems(
                 break
         else:
             check.bad.setdefault(problem.reason, []).append((row, str(problem)))
-    notes = [describe_separator(check.path), *describe_formats(formats)]
-    check.notes = [note for note in notes if note]
+    check.notes = describe_formats(formats)
     return problems
 
 
