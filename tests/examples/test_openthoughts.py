@@ -7,9 +7,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from openthoughts import prepare
-from openthoughts.prepare import Options, Preparation, main, make_training_data, print_preparation
 
+import prepare
 from paint import validate_data
 from paint.config.schema import DataConfig
 from paint.core.display import Display
@@ -18,6 +17,7 @@ from paint.data.benchmarks import Benchmark
 from paint.data.problems import DataError, Problem, read_problems
 from paint.grading.contract import Item
 from paint.grading.mathematics import MathGrader
+from prepare import Options, Preparation, main, make_training_data, print_preparation
 from runs import rows_of, write_problems
 
 KNOWN = Problem("How many of the " + "very " * 20 + "old owls sleep?", "", "3", "k1")

@@ -12,7 +12,6 @@ from rich.console import Console
 from paint.commands.validate_data import status
 from paint.config.schema import Config, DataConfig, GradingConfig, ModelConfig, PromptsConfig
 from paint.core.display import Display
-from paint.data.benchmarks import Benchmark
 from paint.data.problems import DataError, Problem, read_problems
 from paint.lab.validate import (
     FileCheck,
@@ -146,26 +145,6 @@ def test_check_file_lists_gold_warnings(tmp_path: Path) -> None:
     assert r"row 2: '\\frac{9}{': it does not parse" in text
 
 
-def test_check_file_lists_benchmark_copies(tmp_path: Path) -> None:
-    posed = "Along the road stand trees on which {} owls sit and sleep by day until six."
-    benchmark = Benchmark("owls", [Problem(posed.format(12), "", "3", "o1")])
-    path = write(
-        tmp_path, row(0), row(1, problem=posed.format(12)), row(2, problem=posed.format(7))
-    )
-    quiet = Display(enabled=False)
-    check = check_file(check_config(config_of(path)), benchmarks=[benchmark], display=quiet)
-    assert check.contaminated is not None
-    assert [number for number, _ in check.contaminated] == [2]
-    text = shown(check)
-    assert "repeat a benchmark problem: 1 rows" in text
-    assert "row 2: owls, problem o1: 'along the road stand trees on which 12 owls" in text
-
-    clean_config = config_of(write(tmp_path, row(0)))
-    clean = check_file(check_config(clean_config), benchmarks=[benchmark], display=quiet)
-    assert "no row repeats a benchmark problem" in shown(clean)
-    assert "benchmark" not in shown(check_of(path))
-
-
 def test_check_file_limit_ends_where_run_ends(tmp_path: Path) -> None:
     check = check_of(write(tmp_path, "{", row(0), "{", row(1), "{"), limit=2)
     assert (check.good, len(check.bad["invalid JSON"])) == (2, 2)
@@ -220,8 +199,8 @@ def test_print_check_says_how_rows_are_read_and_what_they_lack(tmp_path: Path) -
 def test_print_check_names_equal_errors_once(tmp_path: Path) -> None:
     path = write(tmp_path, row(0), *({"x": str(n)} for n in range(7)))
     text = shown(check_of(path))
-    assert text.count('fields "problem", "solution" are missing') == 2  # its title, and one line
-    assert "rows 2, 3, 4, 5, 6: fields" in text
+    assert text.count('field "problem" is missing') == 2  # its title, and one line
+    assert "rows 2, 3, 4, 5, 6: field" in text
 
 
 def test_print_check_names_the_cost_of_wrong_boxes_where_there_are_some(tmp_path: Path) -> None:

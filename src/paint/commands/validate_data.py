@@ -1,6 +1,5 @@
 """``paint data validate``."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -22,7 +21,6 @@ def validate_data(
     recipe: arguments.AnyRecipe = "paint",
     *,
     model: arguments.Model = None,
-    benchmarks: Sequence[str] = (),
     **sections: arguments.Sections,
 ) -> "FileCheck":
     """Count the rows of a file that are good, bad, long, doubled or without a verified answer.
@@ -34,7 +32,6 @@ def validate_data(
 
     Args:
         data: JSONL, CSV or Parquet file, a hub data set (owner/name), or demo; in Python also rows.
-        benchmarks: Problem sets, as in `paint eval`, whose problems are searched for in the file.
 
     Raises:
         PaintError: the data cannot be read, or the tokenizer cannot be loaded.
@@ -51,10 +48,9 @@ def validate_data(
             raise ConfigError(f"one source is validated at a time, got {source.place}")
         require_readable(source.place)
 
-        from paint.data.benchmarks import load_benchmark
         from paint.lab.validate import check_file, print_check
 
-        check = check_file(run, benchmarks=[load_benchmark(name) for name in benchmarks])
+        check = check_file(run)
     if not is_file:
         check.path = "rows"  # not the temporary file
     print_check(check, Display().console)

@@ -1,7 +1,6 @@
 """Evaluation sets: known benchmarks, local copies of them, and the user's own files.
 
-A known benchmark has a source on the hub, column names and a size. Every problem of a set has a
-unique id. This package contains no copy of a published set.
+Every problem of a set has a unique id. This package contains no copy of a published set.
 """
 
 import difflib
@@ -28,11 +27,9 @@ from paint.data.readers import (
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
-    """An evaluation set; the solution of a problem is "" if the set has none.
+    """An evaluation set.
 
-    Attributes:
-        notes: how the file was read, where that was found out.
-        grader: of a published set, the name of the grader that its rows are for.
+    ``notes`` say how the file was read, and ``grader`` is that of a published set.
     """
 
     name: str
@@ -42,9 +39,9 @@ class Benchmark:
 
 
 class Published(NamedTuple):
-    """A known benchmark: source for paint.data.readers, id column, number of problems.
+    """A known benchmark: source for paint.data.readers, id column, number of problems, grader.
 
-    ``competition`` is true for competition mathematics, which is evaluated by the paper's protocol.
+    Competition mathematics is evaluated by the paper's protocol.
     """
 
     source: str
@@ -81,7 +78,7 @@ COMPETITIONS = tuple(name for name, known in PUBLISHED.items() if known.competit
 
 
 def is_competition(spec: str) -> bool:
-    """Whether a spec names a known set of competition mathematics, or a local copy of one."""
+    """Return whether a spec names a known set of competition mathematics, or a copy of one."""
     return spec.partition("=")[0] in COMPETITIONS
 
 
@@ -95,20 +92,17 @@ def load_benchmark(
     """Load the evaluation set that `spec` names, or its first `limit` (at least 1) problems.
 
     Args:
-        spec: one of three forms.
-            NAME, a known set, is read from the hub.
-            NAME=PATH is a local copy of a known set: a file, or the folder of a download.
-            FILE is the user's own file or hub data set (owner/name), named by its stem. Columns
-            other than problem, answer and id are appended, as FILE:problem_column,answer_column or
-            FILE:problem_column,answer_column,id_column.
+        spec: NAME, a known set on the hub; NAME=PATH, a local copy of it: a file, or the folder of
+        a
+            download; or FILE, a file or hub data set (owner/name) of the user's own, named by its
+            stem. Columns other than problem, answer and id are appended, as
+            FILE:problem_column,answer_column or FILE:problem_column,answer_column,id_column.
         needs_answer: False if rows of a file may lack an answer, since the grader needs none.
         trained_on: settings of a run's training rows. A file that names no columns, and has the
             training's problem column, is read by the training's columns.
 
-    Raises:
-        DataError: the name is unknown (the message has the nearest known one), the hub cannot be
-            reached (the message explains local copies), a published set is incomplete, the
-            file's name cannot name a folder, or `paint.data.problems.read_problems` refuses it.
+    Raises DataError if the name is unknown, the hub cannot be reached, a published set is
+    incomplete, the file's name cannot name a folder, or `read_problems` refuses it.
     """
     name, has_copy, copy = spec.partition("=")
     if name in PUBLISHED:
@@ -190,14 +184,12 @@ def require_distinct(specs: Sequence[str]) -> None:
 
 
 def _stem(source: str) -> str:
-    """The name of a set of the user's own: that of the file or data set."""
     is_file = Path(source).suffix.lower() in ENDINGS
     # A file may have a colon in its name, a hub data set has none in its own.
     return Path(source if is_file else re.split("[:@]", source)[0]).stem  # owner/name:config@split
 
 
 def _has_column(source: str, column: str) -> bool:
-    """Whether the first row of a file, or of a hub data set, has a column."""
     _, fields = next(iter(read_rows(source)), (1, {}))
     return not isinstance(fields, BadRow) and column in with_nested(fields, [column])
 
@@ -205,9 +197,7 @@ def _has_column(source: str, column: str) -> bool:
 def folder_name(name: str, what: str) -> str:
     """Return a name that is valid for a folder; else raise DataError, which says what has it."""
     if not is_folder_name(name):
-        raise DataError(
-            f"{what} is named {shorten(name)}, which is no valid folder name; rename it"
-        )
+        raise DataError(f"{what} is named {shorten(name)}, which is no folder name; rename it")
     return name
 
 

@@ -25,12 +25,13 @@ _CALL_KEYS = ("id", "type", "function", "name", "arguments")
 
 
 def is_chat(value: object) -> TypeGuard[list[dict[str, Any]]]:
-    """True for a list of chat messages, as TRL takes them."""
+    """Return whether a value is a list of chat messages, as TRL takes them."""
     return isinstance(value, list) and bool(value) and all(isinstance(m, dict) for m in value)
 
 
 def read_chat(messages: Sequence[Mapping[str, Any]], name: str) -> list[tuple[str, str]]:
-    """Role and text of the chat messages in field `name`. Raises BadRow if one is no text."""
+    """Return role and text of the chat messages in field `name`. Raises BadRow if one is no
+    text."""
     turns = []
     for number, message in enumerate(messages, start=1):
         given = _given(message)
@@ -49,7 +50,7 @@ def read_chat(messages: Sequence[Mapping[str, Any]], name: str) -> list[tuple[st
 def read_conversation_messages(
     messages: Sequence[Mapping[str, Any]], name: str, before: int = 0
 ) -> list[Mapping[str, Any]]:
-    """Messages of field `name` that may call tools, with a text as content.
+    """Return the messages of field `name` that may call tools, with a text as content.
 
     A turn that is not to be learned has a weight of 0; all other marks are left out. ``before`` are
     messages before them, for errors. Raises BadRow for what is none, and where no turn is learned.
@@ -76,12 +77,12 @@ def read_conversation_messages(
 
 
 def is_learned(message: Mapping[str, Any]) -> bool:
-    """Whether a message of ``read_conversation_messages`` is a turn that is learned."""
+    """Return whether a message of ``read_conversation_messages`` is a turn that is learned."""
     return bool(message["role"] == "assistant" and message.get("weight", 1))
 
 
 def is_marked_learned(message: Mapping[str, Any], name: str, number: int) -> bool:
-    """False for a message of field `name` that says that it is not to be learned.
+    """Return False for a message of field `name` that says that it is not to be learned.
 
     Raises BadRow for a mark that is neither 0 nor 1, for two that contradict each other, and for
     another's turn than the assistant's that is to be learned.
@@ -119,23 +120,19 @@ def _require_known_call(call: Any, field: str, place: str) -> None:
 def _require_known_keys(
     given: Mapping[str, Any], known: Sequence[str], field: str, place: str
 ) -> None:
-    """Raise BadRow for a key that is not among the known ones."""
     for key, value in given.items():
         if key not in known:
             hint = "leave it out, or write it as one that is read: " + ", ".join(known)
             if key in _CONVERSATION_KEYS:
-                hint = (
-                    "it is read in and behind the first turn of the assistant, with data.turns all"
-                )
+                hint = "it is read from the first turn of the assistant on, with data.turns all"
             detail = f': {place} has a key "{key}" (value {shorten(value)}); {hint}'
             raise BadRow(f"{field} has a key that is not read", detail)
 
 
 def json_value(value: Any, name: str) -> Any:
-    """A value of field `name` as JSON has it, with numbers for their digits.
+    """Return a value of field `name` as JSON has it, without entries of objects that are null.
 
-    Entries of objects that are null are left out, at every depth. Raises BadRow for what JSON does
-    not have, such as dates and numbers that are not finite.
+    Raises BadRow for what JSON does not have, such as dates and numbers that are not finite.
     """
     if isinstance(value, Number):
         try:
@@ -158,7 +155,7 @@ def json_value(value: Any, name: str) -> Any:
 
 
 def has_null(value: Any) -> bool:
-    """Whether an object within a value has an entry that is null, which ``json_value`` drops."""
+    """Return whether an object within a value has an entry that is null."""
     if isinstance(value, Mapping):
         return any(item is None or has_null(item) for item in value.values())
     return isinstance(value, list) and any(map(has_null, value))

@@ -9,7 +9,6 @@ ours. Every choice is a pure function of (seed, problem, completions of the step
 import inspect
 import random
 import re
-from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -57,8 +56,7 @@ class Attempt:
         grade: None where nothing is graded.
         row: of the completion in its step.
         peers: verified completions of the problem in other rows.
-        other_comments: what the grader said of other completions of the problem, apart from what it
-            said of this one; of other problems' where there is nothing else.
+        comments: what the grader said of the step's completions, each with its problem's id.
     """
 
     text: str = ""
@@ -66,84 +64,36 @@ class Attempt:
     row: int = 0
     problem_id: str = ""
     peers: Sequence[str] = ()
-    other_comments: Sequence[str] = ()
+    comments: Sequence[tuple[str, str]] = ()
 
     @property
     def comment(self) -> str:
         return self.grade.comment if self.grade else ""
+
+    @property
+    def other_comments(self) -> list[str]:
+        """What was said of other completions of the problem; or else of other problems'."""
+        # A remark that is made of this completion, too, is no control.
+        others = [(problem, said) for problem, said in self.comments if said != self.comment]
+        of_problem = [said for problem, said in others if problem == self.problem_id]
+        return of_problem or [said for _, said in others]
 
 
 NO_ATTEMPT = Attempt()
 """Before there is a completion."""
 
 
-class Without(Sequence[str]):
-    """Texts without those of some groups of places; nothing is copied.
-
-    A step of n completions has n of them, with nearly n texts each.
-    """
-
-    def __init__(
-        self, texts: Sequence[str], *groups: Sequence[int], in_both: Sequence[int] = ()
-    ) -> None:
-        """Places are indices of the texts, in ascending order; ``in_both`` are in two groups."""
-        self._texts, self._groups, self._in_both = texts, groups, in_both
-
-    def __len__(self) -> int:
-        return self._kept(len(self._texts))
-
-    def __getitem__(self, index: Any) -> Any:
-        numbers = range(len(self))[index]
-        if isinstance(numbers, range):
-            return [self[number] for number in numbers]
-        # The number of kept texts grows with the place: the first place with enough is the text's.
-        places = range(len(self._texts))
-        return self._texts[bisect_left(places, numbers + 1, key=lambda n: self._kept(n + 1))]
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sequence) and list(self) == list(other)
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def _kept(self, end: int) -> int:
-        left_out = sum(bisect_left(group, end) for group in self._groups)
-        return end - left_out + bisect_left(self._in_both, end)
-
-
 def with_others(completions: Sequence[Attempt]) -> dict[int, Attempt]:
-    """All completions of a step by row, each with what the others add; in linear time."""
-    comments: list[str] = []  # of the step, in the order of the rows
-    of_problem: defaultdict[str, list[str]] = defaultdict(list)
-    right: defaultdict[str, list[str]] = defaultdict(list)
-    # Places of comments: of a problem, of a text, and of both among all and among the problem's.
-    by_problem: defaultdict[str, list[int]] = defaultdict(list)
-    by_text: defaultdict[str, list[int]] = defaultdict(list)
-    by_both: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
-    in_problem: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
-    peer_of: defaultdict[int, list[int]] = defaultdict(list)  # a row's place in ``right``
+    """Return all completions of a step by row, each with what the others add."""
+    comments = [(one.problem_id, one.comment) for one in completions if one.comment]
+    right: defaultdict[str, list[Attempt]] = defaultdict(list)
     for one in completions:
-        problem, comment = one.problem_id, one.comment
-        if comment:
-            by_problem[problem].append(len(comments))
-            by_text[comment].append(len(comments))
-            by_both[problem, comment].append(len(comments))
-            in_problem[problem, comment].append(len(of_problem[problem]))
-            comments.append(comment)
-            of_problem[problem].append(comment)
         if one.grade and one.grade.correct:
-            peer_of[one.row].append(len(right[problem]))
-            right[problem].append(one.text)
-
+            right[one.problem_id].append(one)
     attempts = {}
     for one in completions:
-        problem, own = one.problem_id, one.comment
-        peers = Without(right[problem], peer_of[one.row])
-        # A remark that is made of both is no control.
-        others = Without(of_problem[problem], in_problem[problem, own])
-        if not others:
-            groups = by_problem[problem], by_text[own]
-            others = Without(comments, *groups, in_both=by_both[problem, own])
-        attempts[one.row] = replace(one, peers=peers, other_comments=others)
+        peers = [peer.text for peer in right[one.problem_id] if peer.row != one.row]
+        attempts[one.row] = replace(one, peers=peers, comments=comments)
     return attempts
 
 
@@ -151,9 +101,8 @@ def with_others(completions: Sequence[Attempt]) -> dict[int, Attempt]:
 class Context:
     """What the teacher reads: the text, None for nothing, and whether it is announced complete.
 
-    Attributes:
-        names: what templates see by name: completion, and with feedback also feedback and reference
-            (the other sources).
+    ``names`` are what templates see by name: completion, and with feedback also feedback and
+    reference (the other sources).
     """
 
     text: str | None
@@ -165,8 +114,7 @@ class Context:
 class Contexts:
     """The contexts of a run's problems, by the settings of the section context.
 
-    Attributes:
-        given: the content of context.file, if it was read before; else it is read once.
+    ``given`` is the content of context.file, if it was read before.
     """
 
     options: ContextConfig
@@ -175,7 +123,7 @@ class Contexts:
 
     @property
     def needs_peers(self) -> bool:
-        """True if a source shows other completions of the step."""
+        """Whether a source shows other completions of the step."""
         return any(context_source(s).grade == "verdict" for s in self.options.source)
 
     @property
@@ -191,13 +139,10 @@ class Contexts:
     def references(
         self, problem: Problem, seed: int, attempt: Attempt = NO_ATTEMPT
     ) -> dict[str, str]:
-        """The reference of each source that has one, before masking.
+        """Return the reference of each source that has one, before masking.
 
-        ``seed`` chooses among other problems and completions.
-
-        Raises:
-            ConfigError: the file of context.file cannot be read.
-            DataError: a source needs another problem or another answer, and there is none.
+        ``seed`` chooses among other problems and completions. Raises ConfigError if context.file
+        cannot be read, DataError if a source needs another problem or answer, and there is none.
         """
         references: dict[str, str] = {}
         for source in self.options.source:
@@ -207,7 +152,7 @@ class Contexts:
         return references
 
     def of_own_row(self, problem: Problem) -> dict[str, str]:
-        """The references that come from no other row, and do not depend on a completion."""
+        """Return the references that depend on no other row and no completion."""
         references = {}
         for name in self.options.source:
             source = context_source(name)
@@ -217,7 +162,7 @@ class Contexts:
         return references
 
     def longest(self, problem: Problem) -> str:
-        """The longest context of a problem by its own row: all of it, and the marker."""
+        """Return the longest context of a problem by its own row: all of it, and the marker."""
         texts = {"solution": problem.solution} | self.of_own_row(problem)
         for name in self.options.source:
             if context_source(name).bounded_by == "setting":
@@ -225,7 +170,7 @@ class Contexts:
         return f"{_joined(texts.values())} {MARKER}"
 
     def aligned(self, problem: Problem, references: Mapping[str, str]) -> str:
-        """The text that a completion is compared with: the references that are masked.
+        """Return the references that are masked, with which a completion is compared.
 
         For controls, and where nothing is masked, it is the problem's own solution.
         """
@@ -235,10 +180,7 @@ class Contexts:
     def measure(
         self, completion: str, problem: Problem, references: Mapping[str, str]
     ) -> dict[str, float]:
-        """Overlap of a completion with its references, and their mask ratio.
-
-        By anchors, references without any are not masked.
-        """
+        """Return the overlap of a completion with its references, and their mask ratio."""
         options, text = self.options, self.aligned(problem, references)
         scores = overlap_metrics(completion, text, words=options.alignment == "words")
         ratio = mask_ratio(
@@ -249,7 +191,7 @@ class Contexts:
         return {**scores, "mask_ratio": ratio if self.is_masked(text) else 0.0}
 
     def is_masked(self, reference: str) -> bool:
-        """True if a reference has anchors, or is compared by other pieces than anchors."""
+        """Return whether a reference has anchors, or is compared by other pieces than anchors."""
         # Without anchors an overlap of 0 says nothing of the completion.
         return self.options.alignment != "anchors" or _has_anchors(reference)
 
@@ -260,7 +202,7 @@ class Contexts:
         seed: int,
         attempt: Attempt = NO_ATTEMPT,
     ) -> Context:
-        """The references with ``ratio`` of each masked that is not given in full."""
+        """Return the references with ``ratio`` of each masked that is not given in full."""
         masked = dict(references)
         for source, text in references.items():
             if context_source(source).masked and self.is_masked(text):
@@ -279,16 +221,11 @@ class Contexts:
 
     @cached_property
     def shared(self) -> str:
-        """The text of the sources text and file, which is the same for all problems.
-
-        Raises:
-            ConfigError: the file cannot be read, or has no text.
-        """
+        """The text of the sources text and file. Raises ConfigError if the file has no text."""
         texts = {"text": self.options.text, "file": self.file_content}
         return _joined(texts.get(source) for source in self.options.source)
 
     def _read(self, source: str, problem: Problem, seed: int, attempt: Attempt) -> str | None:
-        """The reference of a source; None or "" where it has nothing to show."""
         if source in READERS:
             return READERS[source](self, problem, seed, attempt)
         if context_source(source).origin == "function":
@@ -370,9 +307,8 @@ def _rollout(contexts: Contexts, problem: Problem, seed: int, attempt: Attempt) 
 
 def _other_feedback(_: Contexts, problem: Problem, seed: int, attempt: Attempt) -> str | None:
     # The control learns from the same completions as its original.
-    if not attempt.comment or not attempt.other_comments:
-        return None
-    return random.Random(seed).choice(attempt.other_comments)
+    others = attempt.other_comments if attempt.comment else []
+    return random.Random(seed).choice(others) if others else None
 
 
 def _other(contexts: Contexts, problem: Problem, seed: int, _: Attempt) -> str:
@@ -413,7 +349,6 @@ def _setting_length(contexts: Contexts) -> int:
 
 
 def _placebo(length: int) -> str:
-    """The sentence PLACEBO, repeated and cut to a number of characters."""
     return (PLACEBO * (length // len(PLACEBO) + 1))[:length]
 
 
@@ -462,7 +397,7 @@ def _boxed(answer: str) -> str:
 
 
 def context_function(config: ContextConfig, source: str) -> ContextFunction:
-    """The function that a source names as "module:function", with its options bound to it.
+    """Return the function that a source names as "module:function", with its options bound.
 
     Raises ConfigError for what is no function, or has arguments that cannot be read.
     """
@@ -495,7 +430,8 @@ def _has_anchors(text: str) -> bool:
 
 
 def with_source(options: ContextConfig, source: str, **changes: Any) -> ContextConfig:
-    """The settings with another source; text and file are kept where it shows or measures them."""
+    """Return settings with another source; text and file are kept where it shows or measures
+    them."""
     measures = context_source(source).bounded_by == "setting"
     kept: dict[str, Any] = {}
     for key, record in SOURCES.items():

@@ -32,10 +32,7 @@ SHAREGPT_ROLES = {
 
 
 class RowFormat(NamedTuple):
-    """A format of rows, and the columns of its problem and its solution.
-
-    A row is recognised by the column of the problem, or by what ``convert`` finds in it.
-    """
+    """A format of rows, recognised by the column of the problem, or by what ``convert`` finds."""
 
     name: str
     problem: str
@@ -84,7 +81,6 @@ def _convert(row_format: RowFormat, fields: Fields) -> Fields:
 
 
 def _text_or_chat(fields: Fields, name: str) -> object:
-    """A field that becomes problem or solution. Raises BadRow, by the row's own name of it."""
     column, value = _named(fields, name)
     if not (value is None or is_text(value) or is_chat(value)):
         raise not_text(column, value)
@@ -92,17 +88,14 @@ def _text_or_chat(fields: Fields, name: str) -> object:
 
 
 def _text_of(fields: Fields, name: str) -> str:
-    """The text of a field; "" where it is missing, null or blank. Raises BadRow for others."""
+    """The text of a field; "" where it is missing, null or blank."""
     column, value = _named(fields, name)
-    if value is None:
-        return ""
-    if not is_text(value):
+    if value is not None and not is_text(value):
         raise not_text(column, value)
-    return value if value.strip() else ""
+    return value if value and value.strip() else ""
 
 
 def _named(fields: Fields, name: str) -> tuple[str, object]:
-    """The column of that name, as the row writes it, and its value; None where it is missing."""
     column = find_column(fields, name)
     if column is None:
         return name, None
@@ -153,10 +146,7 @@ def convert_rows(rows: Iterable[Row], data: DataConfig, found: Counter[str]) -> 
 
 
 def find_format(fields: Mapping[str, object], data: DataConfig) -> RowFormat | None:
-    """The format of a row; None where it has a problem, or the columns of several formats.
-
-    Raises BadRow for a row that has nearly the form of GSM8K.
-    """
+    """Return a row's format; None where it has a problem, or the columns of several formats."""
     # Of Arrow, a row has null in the columns of other rows.
     fields = {name: value for name, value in fields.items() if value is not None}
     names = {name.casefold() for name in fields}
@@ -167,18 +157,11 @@ def find_format(fields: Mapping[str, object], data: DataConfig) -> RowFormat | N
             return published
     matching = [one for one in FORMATS if _has_columns(fields, one)]
     # A row with the columns of two formats could be read in two ways.
-    if len(matching) == 1:
-        return matching[0]
-    if not matching:
-        published_rows.require_no_near_gsm8k(fields)
-    return None
+    return matching[0] if len(matching) == 1 else None
 
 
 def _has_columns(fields: Mapping[str, object], row_format: RowFormat) -> bool:
-    """Whether a row has the column of the problem, and, of Alpaca, another one of the format.
-
-    Other sets have an instruction with a context that would not be read (Dolly).
-    """
+    """Whether a row has the problem's column, and of Alpaca another one, which Dolly lacks."""
     if find_column(fields, row_format.problem) is None:
         return False
     others = (row_format.further, row_format.solution)
@@ -186,7 +169,7 @@ def _has_columns(fields: Mapping[str, object], row_format: RowFormat) -> bool:
 
 
 def describe_formats(found: Counter[str]) -> list[str]:
-    """A line for each format in which rows were read; ``found`` counts them."""
+    """Return a line for each format in which rows were read."""
     lines = []
     for row_format in (*PUBLISHED, *FORMATS):
         count = found[row_format.name]
@@ -201,11 +184,9 @@ def describe_formats(found: Counter[str]) -> list[str]:
 
 
 def find_column(fields: Mapping[str, object], name: str) -> str | None:
-    """The column of that name, or else the only one that differs only in case."""
+    """Return the column of that name, or else the only one that differs only in case."""
     if name in fields:
         return name
     # Sets of the hub write Answer or ANSWER.
     near = [column for column in fields if column.casefold() == name.casefold()]
-    if len(near) == 1:
-        return near[0]
-    return None
+    return near[0] if len(near) == 1 else None

@@ -12,12 +12,10 @@ from paint.core.display import Display
 from paint.data.benchmarks import Benchmark
 from paint.data.problems import Problem, row_of
 from paint.data.readers import DataError, shorten
-from paint.data.row_checks import announce_rows
+from paint.data.row_checks import announce_rows, listed, place_of
 from paint.grading.contract import Grader
 from strictgrade.comparer import INTEGER
 from strictgrade.equality import explain_gold
-
-SHOWN = 20  # gold answers that are listed; all are counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +28,7 @@ class GoldWarning:
     why: str
 
     def __str__(self) -> str:
-        row = f"row {self.problem.row}, " if self.problem.row else ""
-        return f"{row}id {self.problem.name}: {shorten(self.answer)}: {self.why}"
+        return f"{place_of(self.problem)}: {shorten(self.answer)}: {self.why}"
 
 
 def gold_warnings(problems: Sequence[Problem]) -> list[GoldWarning]:
@@ -53,39 +50,33 @@ def gold_warnings(problems: Sequence[Problem]) -> list[GoldWarning]:
 def announce_benchmark(grader: Grader, benchmark: Benchmark, display: Display) -> None:
     """Say how an evaluation set was read, and warn of rows and answers that cannot be graded.
 
-    Raises:
-        DataError: none of them can, or a row lacks what the grader needs.
+    Raises DataError if none of them can, or a row lacks what the grader needs.
     """
+    name, problems = benchmark.name, benchmark.problems
     for note in benchmark.notes:
         display.note(note)
-    for problem in benchmark.problems:
+    for problem in problems:
         lacking = grader.lacks(row_of(problem))
         if lacking:
-            raise DataError(f"{benchmark.name}, problem {problem.name}: {lacking}")
-    announce_rows(grader, benchmark.problems, benchmark.name, display)
-    name, problems = benchmark.name, benchmark.problems
-    unparsed = []
+            raise DataError(f"{name}, problem {problem.name}: {lacking}")
+    announce_rows(grader, problems, name, display)
+    count, unparsed = 0, []
     for problem in problems:
         for answer in problem.answers:
+            count += 1
             why = grader.unreadable(answer)
             if why:
                 unparsed.append(GoldWarning(problem, answer, parses=False, why=why))
-    if not unparsed:
-        return
-    count = sum(len(problem.answers) for problem in problems)
     # Then the column is probably not that of the answers.
-    if len(unparsed) == count:
+    if unparsed and len(unparsed) == count:
         raise DataError(
             f"{name}: none of the {count} gold answers parses ({unparsed[0]}); name the column "
             f"that holds the answers, as FILE:problem,answer, or fix the file"
         )
-
-    lines = [
-        f"warning: {name}: {len(unparsed)} of {count} gold answers do not parse; only the same "
-        f"text is graded right",
-        *map(str, unparsed[:SHOWN]),
-    ]
-    if len(unparsed) > SHOWN:
-        lines.append(f"and {len(unparsed) - SHOWN} more")
-    lines.append("Fix them, or list further right answers (docs/how-to/own-data.md).")
-    display.warn("\n  ".join(lines))
+    if unparsed:
+        title = (
+            f"warning: {name}: {len(unparsed)} of {count} gold answers do not parse; only the same "
+            f"text is graded right. Fix them, or list further right answers "
+            f"(docs/how-to/own-data.md)"
+        )
+        display.warn(listed(title, map(str, unparsed)))

@@ -19,9 +19,8 @@ from paint.data.problems import Problem, batch_indices
 def draw_problems(
     problems: Sequence[Problem], data: DataConfig, count: int, step: int, seed: int
 ) -> list[int]:
-    """The indices of the ``count`` problems of step ``step`` (from 0).
-
-    The result depends only on the arguments, so a resumed run sees the same data.
+    """Return the indices of the ``count`` problems of step ``step`` (from 0), by its arguments
+    alone.
     """
     if len(data.sources) < 2:
         return batch_indices(len(problems), count, step, seed)
@@ -41,7 +40,7 @@ def draw_problems(
 def first_problems(
     problems: Sequence[Problem], data: DataConfig, count: int, seed: int
 ) -> list[Problem]:
-    """The first ``count`` problems that a run draws, or all, each once.
+    """Return the first ``count`` problems that a run draws, or all, each once.
 
     They are fewer where a small source of a mixture comes again before others are through.
     """
@@ -50,7 +49,7 @@ def first_problems(
 
 
 def describe_mixture(problems: Sequence[Problem], data: DataConfig, drawn: int) -> list[str]:
-    """A line for each source of a mixture: its share of the ``drawn`` problems of a run."""
+    """Return a line for each source of a mixture: its share of the ``drawn`` problems of a run."""
     if len(data.sources) < 2:
         return []
     counts, total = counts_by_source(problems), sum(source.weight for source in data.sources)
@@ -65,7 +64,7 @@ def describe_mixture(problems: Sequence[Problem], data: DataConfig, drawn: int) 
 
 
 def counts_by_source(problems: Sequence[Problem]) -> dict[str, int]:
-    """The number of problems of each source, in their order."""
+    """Return the number of problems of each source, in their order."""
     return dict(Counter(problem.source for problem in problems))
 
 
@@ -79,7 +78,6 @@ class _Turns:
         self.sources, self.numbers = array("L"), array("L")
 
     def between(self, first: int, end: int) -> list[tuple[int, int]]:
-        """Source and number of the problems from ``first`` up to ``end``."""
         for place in range(len(self.sources), end):
             behind = [
                 (place + 1) * share - drawn

@@ -33,7 +33,6 @@ from paint.data.readers import (
     BadRow,
     Number,
     Row,
-    describe_separator,
     not_text,
     read_rows,
     shorten,
@@ -84,17 +83,12 @@ class Problem:
     @property
     def answers(self) -> tuple[str, ...]:
         """All accepted answers; () if the row has none."""
-        if self.answer:
-            return (self.answer, *self.also)
-        return ()
+        return (self.answer, *self.also) if self.answer else ()
 
 
 @dataclass(frozen=True, slots=True)
 class ValidRows:
-    """Problems of the valid rows in file order, and the number of skipped rows by reason.
-
-    ``notes`` say how the source was read, where that was found out.
-    """
+    """Problems of the valid rows in file order, and the number of skipped rows by reason."""
 
     problems: list[Problem]
     skipped: dict[str, int]
@@ -102,13 +96,6 @@ class ValidRows:
 
 
 NEEDS_BOTH = {"solution": "", "answer": ""}  # fields, without what needs them
-
-USUAL_COLUMNS = {
-    "problem": ("question", "query", "prompt", "input", "problem_statement"),
-    "solution": ("response", "output", "completion", "reference", "rationale", "reasoning"),
-    "answer": ("gold", "label", "target", "final_answer", "ground_truth", "expected_answer"),
-}
-"""Other names that columns often have, by role; a message proposes them."""
 
 DATA_FIELD = "set --data.{role}-field to the one that holds the {role}"
 OTHER_COLUMNS = (
@@ -131,20 +118,17 @@ def read_problems(
     neither the problem (white space aside) nor the id of an earlier valid row. Without an id
     column, its id is the row number. With `data.limit`, reading stops at that many valid rows.
 
-    Of several sources the problems follow each other. An id begins with the name of its source, and
-    a problem is in one of them only; the limit is that of each.
+    Of several sources the problems follow each other, ids begin with the source's name, a problem
+    is in one of them only, and the limit is that of each.
 
     Args:
-        data: the source, its columns, and the action on a bad row.
-        needs: the fields that every problem needs, and for messages what needs them
-            (`Config.needed_fields`). Solution and answer are "" where they are not needed, and
-            missing, null or blank.
+        needs: the fields that every problem needs, and what needs them (`Config.needed_fields`).
+            Solution and answer are "" where they are not needed, and missing, null or blank.
         solutions: False for an evaluation set, which needs no solutions and may hold a problem
             twice, since published sets are evaluated unchanged.
 
-    Raises:
-        DataError: the source cannot be read or has no valid row, or, with on_bad_row "error", a row
-            is bad.
+    Raises DataError if the source cannot be read or has no valid row, or, with on_bad_row "error",
+    a row is bad.
     """
     read = Earlier()
     parts = [
@@ -161,7 +145,6 @@ def read_problems(
 def _read_source(
     data: DataConfig, name: str, read: "Earlier", needs: Mapping[str, str], solutions: bool
 ) -> ValidRows:
-    """The valid rows of one source; of a mixture, its reasons and notes begin with its name."""
     source = problems_path(data.place)
     problems: list[Problem] = []
     skipped: dict[str, int] = {}
@@ -185,11 +168,7 @@ def _read_source(
         raise DataError(f"{source} has no valid row ({reasons})")
     if not problems:
         raise DataError(f"{source} is empty; it must hold one problem a row")
-    notes = [
-        describe_separator(source),
-        *describe_formats(formats),
-        _describe_nulls(problems, data),
-    ]
+    notes = [*describe_formats(formats), _describe_nulls(problems, data)]
     prefix = f"{name}: " if name else ""
     return ValidRows(
         problems,
@@ -199,7 +178,6 @@ def _read_source(
 
 
 def _describe_nulls(problems: Sequence[Problem], data: DataConfig) -> str:
-    """A note on rows with null in calls of tools or in schemas; "" for none."""
     count = 0
     for problem in problems:
         messages = problem.fields.get(_chat_field(problem.fields, data))
@@ -230,9 +208,8 @@ def validate_rows(
 ) -> Iterator[tuple[int, Problem | BadRow]]:
     """Yield the number of each row with its problem or its error, as for `read_problems`.
 
-    Args:
-        source: the name of the rows' source in a mixture.
-        read: what sources before this one have; it grows.
+    ``source`` is the name of the rows' source in a mixture, and ``read`` what sources before it
+    have.
     """
     if not solutions:
         # An evaluation shows no solution to anyone.
@@ -265,7 +242,7 @@ def validate_rows(
 
 
 def problems_digest(problems: Sequence[Problem]) -> str:
-    """Digest of the problems and their order: 16 hexadecimal digits."""
+    """Return a digest of the problems and their order: 16 hexadecimal digits."""
     parts: list[str] = []
     for p in problems:
         parts.extend((p.id, p.problem, p.solution, *p.answers))
@@ -276,7 +253,7 @@ def problems_digest(problems: Sequence[Problem]) -> str:
 
 
 def to_row(problem: Problem) -> dict[str, Any]:
-    """Convert a problem to the row that an evaluation stores: all that ``row_of`` needs."""
+    """Return a problem as the row that an evaluation stores: all that ``row_of`` needs."""
     answer = list(problem.answers) if problem.also else problem.answer
     named = dict(problem.labels)
     row: dict[str, Any] = {"id": problem.id, "problem": problem.problem, "answer": answer, **named}
@@ -293,7 +270,7 @@ def to_row(problem: Problem) -> dict[str, Any]:
 
 
 def from_row(row: dict[str, Any]) -> Problem:
-    """Convert a stored row to a problem. Raises KeyError, TypeError or ValueError."""
+    """Return the problem of a stored row. Raises KeyError, TypeError or ValueError."""
     answers = row["answer"] if isinstance(row["answer"], list) else [row["answer"]]
     answer, *also = dict.fromkeys(map(str, answers))
     return Problem(
@@ -310,7 +287,7 @@ def from_row(row: dict[str, Any]) -> Problem:
 
 
 def row_of(problem: Problem) -> dict[str, Any]:
-    """The fields of a problem, as graders and context functions get them.
+    """Return the fields of a problem, as graders and context functions get them.
 
     A chat has its turns in `messages`, whatever its column is. In a mixture, `data_source` is the
     name of the problem's source, unless the row has such a column.
@@ -332,18 +309,13 @@ def row_of(problem: Problem) -> dict[str, Any]:
 def batch_indices(count: int, batch_size: int, step: int, seed: int) -> list[int]:
     """Return the indices, in [0, count), of the `batch_size` problems of step `step` (from 0).
 
-    Epochs are concatenated seeded permutations of all problems; a step may span several. The
-    result depends only on the arguments, so a resumed run sees the same data.
+    Epochs are concatenated seeded permutations of all problems; a step may span several.
 
     Source: Algorithm 'complete adaptive privileged re-scoring recipe', 'Sample a minibatch'.
-
-    Raises:
-        ValueError: count or batch_size below 1, or step below 0.
+    Raises ValueError for count or batch_size below 1, or step below 0.
     """
     if count < 1 or batch_size < 1 or step < 0:
-        limits = "count and batch_size must be at least 1 and step at least 0"
-        raise ValueError(f"{limits}, got count {count}, batch_size {batch_size}, step {step}")
-
+        raise ValueError(f"got count {count}, batch_size {batch_size}, step {step}")
     first, end = step * batch_size, (step + 1) * batch_size
     epochs = range(first // count, (end - 1) // count + 1)
     sequence = [index for epoch in epochs for index in _permutation(count, seed, epoch)]
@@ -353,7 +325,6 @@ def batch_indices(count: int, batch_size: int, step: int, seed: int) -> list[int
 
 @lru_cache(maxsize=32)  # a mixture asks for the same ones at each problem
 def _permutation(count: int, seed: int, epoch: int) -> tuple[int, ...]:
-    """The order of ``count`` problems in an epoch."""
     # random() is the same in every Python version, shuffle() is not.
     rng = random.Random(f"{seed}/{epoch}")
     keys = [rng.random() for _ in range(count)]
@@ -380,7 +351,6 @@ def _problem(
     fields = with_nested(fields, [*columns, *needs])
 
     def text_of(role: str, name: str) -> list[str]:
-        """The texts of a column; [""] where it is blank and nothing needs it."""
         column = find_column(fields, name)
         value = None if column is None else fields[column]
         is_blank = value is None or (isinstance(value, str) and not value.strip())
@@ -404,8 +374,6 @@ def _problem(
         solution = "\n\n".join(text for text in contents if text)
     elif is_chat(fields.get(place)):
         turns, solution = _chat(fields, place)
-    if solutions:
-        _require_columns(fields, data, needs, has_solution=bool(solution))
     if turns:
         problem = turns[-1][1]
     elif place and find_column(fields, data.problem_field) is None:
@@ -447,44 +415,6 @@ def _problem(
     )
 
 
-def _require_columns(
-    fields: Mapping[str, object],
-    data: DataConfig,
-    needs: Mapping[str, str],
-    *,
-    has_solution: bool,
-) -> None:
-    """Raise BadRow, with the flags that name them, if several columns are missing."""
-    columns = {"solution": data.solution_field, "answer": data.answer_field}
-    columns = {role: name for role, name in columns.items() if role in needs}
-    if has_solution:
-        columns.pop("solution", None)
-    if not _chat_field(fields, data):
-        columns = {"problem": data.problem_field, **columns}
-    missing = {role: name for role, name in columns.items() if find_column(fields, name) is None}
-    if len(missing) < 2:
-        return  # the message on a single one is that of ``_text``
-
-    flags, reasons = [], []
-    for role in missing:
-        present = [name for name in USUAL_COLUMNS[role] if find_column(fields, name)]
-        flags.append(f"--data.{role}-field {present[0] if present else 'COLUMN'}")
-        if needs.get(role):
-            reasons.append(f"{needs[role]} needs {role}; ")
-    names = ", ".join(f'"{name}"' for name in missing.values())
-    raise BadRow(
-        f"fields {names} are missing",
-        f" ({_columns_of(fields)}); {''.join(reasons)}name the columns: {' '.join(flags)}",
-    )
-
-
-def _columns_of(fields: Mapping[str, object]) -> str:
-    names: list[str] = []
-    for name, value in fields.items():
-        names += [f"{name}.{inner}" for inner in value] if isinstance(value, dict) else [name]
-    return f"fields of the row: {', '.join(names) or 'none'}"
-
-
 def _chat(fields: dict[str, object], name: str) -> tuple[list[tuple[str, str]], str]:
     """The turns of a chat up to the last user's, and the assistant's reply to it ("" for none)."""
     messages = fields[name]
@@ -502,7 +432,6 @@ def _chat(fields: dict[str, object], name: str) -> tuple[list[tuple[str, str]], 
 
 
 def _require_learned(messages: Sequence[Mapping[str, Any]], name: str) -> None:
-    """Raise BadRow where the last of the chat messages is marked as not to be learned."""
     if not is_marked_learned(messages[-1], name, len(messages)):
         detail = f": the last message is {shorten(messages[-1])}; leave the row out"
         raise BadRow(f'field "{name}" has no turn to learn', detail)
@@ -530,16 +459,11 @@ def _conversation(
 def _answers(values: list[Any], name: str, column_hint: str) -> list[str]:
     if not values:
         raise BadRow(f'field "{name}" is empty', " (value [])")
-    texts: dict[str, None] = {}
-    for value in values:
-        texts[_text({name: value}, name, "answer", column_hint)] = None
-    return list(texts)
+    return list(dict.fromkeys(_text({name: v}, name, "answer", column_hint) for v in values))
 
 
 def _labels(fields: dict[str, object]) -> tuple[tuple[str, str], ...]:
-    columns = {}
-    for name in LABELS:
-        columns[name] = fields.get(find_column(fields, name) or "")
+    columns = {name: fields.get(find_column(fields, name) or "") for name in LABELS}
     return tuple(
         (name, " ".join(value.split()))
         for name, value in columns.items()
@@ -548,7 +472,8 @@ def _labels(fields: dict[str, object]) -> tuple[tuple[str, str], ...]:
 
 
 def with_nested(fields: dict[str, object], names: Iterable[str]) -> dict[str, object]:
-    """The fields, and by their full names those within objects: reward_model.ground_truth."""
+    """Return the fields, and by their full names those within objects:
+    reward_model.ground_truth."""
     found = dict(fields)
     for name in names:
         if "." in name and name not in fields:
@@ -564,10 +489,13 @@ def with_nested(fields: dict[str, object], names: Iterable[str]) -> dict[str, ob
 
 
 def _text(fields: dict[str, object], field_name: str, role: str, column_hint: str) -> str:
-    """The unchanged text of a column. Raises BadRow if there is none."""
     name = find_column(fields, field_name)
     if name is None:
-        detail = f" ({_columns_of(fields)}); {column_hint.format(role=role)}"
+        names: list[str] = []
+        for column, inner in fields.items():
+            names += [f"{column}.{key}" for key in inner] if isinstance(inner, dict) else [column]
+        row = f"fields of the row: {', '.join(names) or 'none'}"
+        detail = f" ({row}); {column_hint.format(role=role)}"
         raise BadRow(f'field "{field_name}" is missing', detail)
 
     value = fields[name]

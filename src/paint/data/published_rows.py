@@ -4,16 +4,15 @@
     MBPP        text or prompt, code, test_list            -> problem, solution, tests
     HumanEval   prompt, canonical_solution, test           -> problem, solution, tests
 
-Each function returns the columns to add to a row, or None where the row is another one's. The names
-of the columns are not enough, which others use, too: the texts must be those of the set. Imports
-that are no texts raise BadRow. What a function adds besides the row's own texts is ours: the
-sentence with the box, and the frames of code.
+Each function returns the columns to add to a row, or None where the row is another one's. Others
+use the names of the columns, too, so the texts must be those of the set. The sentence with the box
+and the frames of code are ours.
 """
 
 import re
 from collections.abc import Mapping
 
-from paint.data.readers import BadRow, is_text, not_text, shorten
+from paint.data.readers import is_text, not_text
 
 Fields = dict[str, object]
 
@@ -30,7 +29,7 @@ _LAST_LINE = re.compile(
 
 
 def gsm8k(fields: Mapping[str, object]) -> Fields | None:
-    """Problem, solution and answer of a row whose answer ends in one line "#### 72".
+    """Return the problem, solution and answer of a row whose answer ends in one line "#### 72".
 
     The solution loses the calculator's notes, and ends in a box, for which the prompts ask. The
     answer loses the commas of thousands.
@@ -48,22 +47,10 @@ def gsm8k(fields: Mapping[str, object]) -> Fields | None:
     return {"problem": question, "solution": solution, "answer": answer}
 
 
-def require_no_near_gsm8k(fields: Mapping[str, object]) -> None:
-    """Raise BadRow for a row that ``gsm8k`` does not take, although its answer has "####"."""
-    written = fields.get("answer")
-    if is_text(fields.get("question")) and is_text(written) and "####" in written:
-        detail = (
-            f", alone and with a number (it ends in {shorten(written[-40:])}); correct it, or name "
-            f"the row's columns, by which it is read as it is"
-        )
-        raise BadRow('field "answer" does not end in a line "#### 72", as GSM8K has it', detail)
-
-
 def mbpp(fields: Mapping[str, object]) -> Fields | None:
-    """Problem, solution and tests of a row; the problem shows the tests, as the set's authors do.
+    """Return the problem, which shows the tests as the set's authors do, solution and tests.
 
-    The text is in ``text``, or in ``prompt`` of the sanitized set, which has ``test_imports``. Each
-    test is an assertion.
+    The sanitized set has the text in ``prompt``, and ``test_imports``. Each test is an assertion.
     """
     code, tests = fields.get("code"), fields.get("test_list")
     text = fields.get("text") or fields.get("prompt")
@@ -82,10 +69,9 @@ def mbpp(fields: Mapping[str, object]) -> Fields | None:
 
 
 def humaneval(fields: Mapping[str, object]) -> Fields | None:
-    """Problem, solution and tests of a row: the head of a function that is to be completed.
+    """Return the problem, solution and tests of a row with the head of a Python function.
 
-    The head is Python's, which sets of this form in other languages do not have, and the tests are
-    a function ``check``.
+    The tests are a function ``check``.
     """
     prompt, body = fields.get("prompt"), fields.get("canonical_solution")
     test, name = fields.get("test"), fields.get("entry_point")
@@ -108,7 +94,6 @@ def _as_block(code: str) -> str:
 
 
 def _named(fields: Mapping[str, object]) -> Fields:
-    """The row's id by the name that it has everywhere."""
     if "id" in fields or "task_id" not in fields:
         return {}
     return {"id": fields["task_id"]}

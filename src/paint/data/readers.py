@@ -5,8 +5,7 @@
 
 A row that cannot be read is yielded as a `BadRow`: the caller stops, counts or lists it. Where the
 rest of a file cannot be read, DataError is raised. Numbers keep their digits in the file.
-
-Not supported: compressed files, and CSV in other encodings than UTF-8.
+Compressed files, and CSV in other encodings than UTF-8, are not read.
 """
 
 import csv
@@ -19,7 +18,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import IO, Any, NamedTuple, TypeGuard
+from typing import IO, Any, TypeGuard
 
 from paint.core.errors import PaintError, reason, wrap_errors
 from paint.core.hub import require_network
@@ -68,9 +67,7 @@ def read_rows(source: str | Path) -> Iterator[Row]:
             one list of objects; .csv and .tsv: the first record names the columns; .parquet), or a
             hub data set: owner/name or owner/name:config, with @split for a split other than train.
 
-    Raises:
-        DataError: a file cannot be read.
-        HubError: the hub data set cannot be loaded.
+    Raises DataError if a file, HubError if a hub data set cannot be read.
     """
     if _URL.match(str(source)):
         raise DataError(f"{source} is a URL; download the file and name it")
@@ -89,7 +86,7 @@ def read_rows(source: str | Path) -> Iterator[Row]:
 
 
 def is_on_hub(source: str | Path) -> bool:
-    """True for owner/name, if no file here has this name: a data set of the hub."""
+    """Return whether a source is a data set of the hub: owner/name, where no file has this name."""
     path = Path(source)
     # folder/rows.jsonl is a file that is missing, not a data set.
     if path.suffix.lower() in _READERS or not _HUB.fullmatch(str(source)):
@@ -110,11 +107,8 @@ def _open(path: Path) -> IO[bytes]:
 def data_files(path: Path) -> list[Path]:
     """Return a file itself, or the one data file or all shards of the one split in a folder.
 
-    The folder has the layout of a hub download: README.md, data/train-00000-of-00006.parquet. Data
-    files are in the folder itself or in its subfolder `data`.
-
-    Raises:
-        DataError: a folder has no data file, or several that are not shards of one.
+    The folder has the layout of a hub download: README.md, data/train-00000-of-00006.parquet.
+    Raises DataError if it has no data file, or several that are not shards of one.
     """
     with wrap_errors(path, DataError, NAME_IT):
         if not path.is_dir():
@@ -134,24 +128,8 @@ def data_files(path: Path) -> list[Path]:
     raise DataError(f"{path} holds no data file, nor does its folder data")
 
 
-def describe_separator(source: str | Path) -> str:
-    """What separates the columns of a CSV file, as a sentence, if it is no comma; else ""."""
-    path = Path(source)
-    if path.suffix.lower() not in (".csv", ".tsv"):
-        return ""
-    with _open(path) as file:
-        separator = _separator(file, path)
-    if separator.sign == ",":
-        return ""
-    return f"{path}: columns are separated by {separator.name}"
-
-
 def read_hub(name: str, config: str | None, split: str) -> Iterator[Row]:
-    """Stream the rows of a hub data set by `datasets`.
-
-    Raises:
-        HubError: the data set cannot be loaded.
-    """
+    """Yield the rows of a hub data set by `datasets`. Raises HubError if it cannot be loaded."""
     where = f"{name}{f':{config}' if config else ''}@{split} on the hub"
     with wrap_errors(where, HubError, "check the name and the network, or name a file"):
         require_network()
@@ -178,7 +156,6 @@ def _jsonl(file: IO[bytes], path: Path) -> Iterator[Row]:
 
 
 def _json(file: IO[bytes], path: Path) -> Iterator[Row]:
-    """The rows of a file with one JSON list of objects, or with an object a line."""
     # A list must be read at once; a .json file without one is JSONL under another name.
     text = file.read()
     if not text.decode("utf-8-sig", errors="replace").lstrip().startswith("["):
@@ -198,7 +175,6 @@ def _json(file: IO[bytes], path: Path) -> Iterator[Row]:
 
 
 def _decode(text: bytes) -> object:
-    """The value of JSON text, with numbers as their digits. Raises BadRow."""
     try:
         return parse_json(text, parse_int=Number, parse_float=Number)
     except ValueError as error:
@@ -207,25 +183,26 @@ def _decode(text: bytes) -> object:
 
 def _csv(file: IO[bytes], path: Path) -> Iterator[Row]:
     csv.field_size_limit(sys.maxsize)  # of the process; the default refuses cells over 128 KiB
-    separator = _separator(file, path)
+    sign, skipped = _separator(file, path)
+    separated = f"columns are separated by {_SEPARATORS.get(sign, repr(sign))}"
     # newline "": the csv module itself reads line breaks, those within cells unchanged.
     with io.TextIOWrapper(file, encoding="utf-8-sig", newline="") as text:
         # Without strict, an unclosed quote silently swallows the rest of the file.
-        lines = islice(text, separator.lines, None)
-        reader = csv.reader(lines, strict=True, delimiter=separator.sign)
+        lines = islice(text, skipped, None)
+        reader = csv.reader(lines, strict=True, delimiter=sign)
         records = filter(None, reader)  # a blank line is no record
-        row, end = 0, separator.lines  # the last record that was read, and its last line
+        row, end = 0, skipped  # the last record that was read, and its last line
         try:
             names = next(records, [])
-            end = separator.lines + reader.line_num
+            end = skipped + reader.line_num
             if len(set(names)) < len(names):
                 raise DataError(f"{path}: two columns have one name; rename one of them")
             for row, cells in enumerate(records, start=1):
-                end = separator.lines + reader.line_num
+                end = skipped + reader.line_num
                 if len(cells) != len(names):
                     detail = (
                         f": {len(cells)}, up to line {end}, where the first record names "
-                        f"{len(names)} columns; {separator.description}"
+                        f"{len(names)} columns; {separated}"
                     )
                     yield row, BadRow("wrong number of cells", detail)
                 elif any(cells):
@@ -234,24 +211,8 @@ def _csv(file: IO[bytes], path: Path) -> Iterator[Row]:
             # Text is decoded some lines ahead, so a wrong byte may come after this row.
             hint = "write it in UTF-8, with every quote closed and doubled within cells"
             place = f"row {row + 1} (line {end + 1}) or later"
-            message = f"{path} {place}: {reason(error)}; {separator.description}; {hint}"
+            message = f"{path} {place}: {reason(error)}; {separated}; {hint}"
             raise DataError(message) from None
-
-
-class _Separator(NamedTuple):
-    """What separates the columns of a CSV file, and how that is known."""
-
-    sign: str
-    reason: str
-    lines: int = 0  # before the first record
-
-    @property
-    def name(self) -> str:
-        return _SEPARATORS.get(self.sign, repr(self.sign))
-
-    @property
-    def description(self) -> str:
-        return f"columns are separated by {self.name} ({self.reason})"
 
 
 _SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
@@ -259,8 +220,8 @@ _SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 _SEPARATOR_LINE = re.compile(r'"?sep=([^"\r\n])"?\r?\n?', re.IGNORECASE)
 
 
-def _separator(file: IO[bytes], path: Path) -> _Separator:
-    """What separates the columns of a CSV file, which is left at its beginning.
+def _separator(file: IO[bytes], path: Path) -> tuple[str, int]:
+    """What separates the columns of a CSV file, and the number of lines before its first record.
 
     The sign of a line sep=;, or tabs in a .tsv, or the sign by which the first two records have
     equally many cells, more than one: a column may be named "answer (a, b or c)". Of several such
@@ -269,9 +230,9 @@ def _separator(file: IO[bytes], path: Path) -> _Separator:
     with _as_text(file) as text:
         named = _SEPARATOR_LINE.fullmatch(text.readline())
     if named:
-        return _Separator(named[1], "as its first line says", lines=1)
+        return named[1], 1
     if path.suffix.lower() == ".tsv":
-        return _Separator("\t", "as in any .tsv")
+        return "\t", 0
 
     found = {sign: _first_records(file, sign) for sign in _SEPARATORS}
     fitting = {
@@ -280,10 +241,10 @@ def _separator(file: IO[bytes], path: Path) -> _Separator:
         if len(records) == 2 and len(records[0]) == len(records[1]) > 1
     }
     if fitting:
-        return _Separator(max(fitting, key=fitting.__getitem__), "as in its first two records")
+        return max(fitting, key=fitting.__getitem__), 0
     names = {sign: len(records[0]) if records else 0 for sign, records in found.items()}
     # The first of equals is the comma, as where there is a single column.
-    return _Separator(max(names, key=names.__getitem__), "as in its first record")
+    return max(names, key=names.__getitem__), 0
 
 
 def _first_records(file: IO[bytes], separator: str) -> list[list[str]]:
@@ -298,7 +259,6 @@ def _first_records(file: IO[bytes], separator: str) -> list[list[str]]:
 
 @contextmanager
 def _as_text(file: IO[bytes]) -> Iterator[io.TextIOWrapper]:
-    """The file as text, for a look at its beginning, where it is left."""
     text = io.TextIOWrapper(file, encoding="utf-8-sig", errors="replace", newline="")
     yield text
     text.detach()
@@ -322,7 +282,6 @@ def _arrow_rows(batches: Iterable[Any]) -> Iterator[Row]:
 
 
 def _cells(column: Any) -> list[object]:
-    """Convert the cells of an Arrow column to Python values, numbers to their digits."""
     import pyarrow
     from pyarrow.types import is_decimal, is_floating, is_integer
 
@@ -346,7 +305,7 @@ _Conversion = Callable[[Any], object]
 
 
 def _conversion(kind: Any) -> _Conversion | None:
-    """What the Python values of an Arrow type are to be converted by; None for nothing.
+    """What converts the Python values of an Arrow type; None for nothing.
 
     Within lists and objects, too, JSON becomes its value and a number its digits: Python's floats
     would not keep those of 32-bit ones.
@@ -404,23 +363,21 @@ _KINDS |= {bool: "true or false", type(None): "null"}
 
 
 def kind_of(value: object) -> str:
-    """Describe the type of a cell in words: a number, a list, null, ..."""
+    """Return the type of a cell in words: a number, a list, null, ..."""
     return _KINDS.get(type(value), f"a value of type {type(value).__name__}")
 
 
 def is_text(value: object) -> TypeGuard[str]:
-    """True for text, false for a number as its digits."""
+    """Return whether a cell is a text, and no number as its digits."""
     return isinstance(value, str) and not isinstance(value, Number)
 
 
 def not_text(name: str, value: object) -> BadRow:
-    """The error of a field whose value is no text."""
+    """Return the error of a field whose value is no text."""
     return BadRow(f'field "{name}" is not text', f" but {kind_of(value)} (value {shorten(value)})")
 
 
 def shorten(value: object) -> str:
-    """Format a cell for a message, in at most 60 characters."""
+    """Return a cell for a message, in at most 60 characters."""
     text = str(value) if isinstance(value, Number) else repr(value)
-    if len(text) <= 60:
-        return text
-    return text[:57] + "..."
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -7,7 +7,7 @@ evaluation as many as ROW_SECONDS allow, which are drawn at random.
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from paint.core.display import Display
@@ -15,7 +15,7 @@ from paint.data.problems import Problem, row_of
 from paint.data.readers import DataError
 from paint.grading.contract import Grader
 
-SHOWN = 5  # rows that are listed; all are counted
+SHOWN = 20  # rows that are listed; all are counted
 AT_ONCE = 64
 
 ROW_SECONDS = 60.0
@@ -38,30 +38,31 @@ class RowChecks:
     notes: Counter[str] = field(default_factory=Counter)
 
     def warning(self, name: str) -> str:
-        """The rows that cannot be graded, as a text; "" for none.
-
-        Args:
-            name: of the data.
-        """
+        """Return the rows of the data ``name`` that cannot be graded, as a text; "" for none."""
         if not self.faults:
             return ""
         of = f"{self.tried:,}" if self.tried == self.total else f"{self.tried:,} tried"
-        lines = [
-            f"{name}: {len(self.faults):,} of {of} rows cannot be graded; fix or leave them out"
-        ]
-        for problem, why in self.faults[:SHOWN]:
-            row = f"row {problem.row}, " if problem.row else ""
-            lines.append(f"{row}id {problem.name}: {why}")
-        if len(self.faults) > SHOWN:
-            lines.append(f"and {len(self.faults) - SHOWN:,} more")
-        return "\n  ".join(lines)
+        title = f"{name}: {len(self.faults):,} of {of} rows cannot be graded; fix or leave them out"
+        return listed(title, (f"{place_of(problem)}: {why}" for problem, why in self.faults))
 
     def lines(self) -> Iterator[str]:
-        """How many rows are graded in another way, and of how many nothing is known."""
+        """Yield how many rows are graded in another way, and of how many nothing is known."""
         for note, count in self.notes.items():
             yield f"{count:,} of {self.tried:,} rows: each {note}"
         if self.tried < self.total:
             yield f"{self.tried:,} of {self.total:,} rows were tried by their own solution"
+
+
+def place_of(problem: Problem) -> str:
+    """Return the row, if it is known, and the id of a problem."""
+    return f"{f'row {problem.row}, ' if problem.row else ''}id {problem.name}"
+
+
+def listed(title: str, lines: Iterable[str]) -> str:
+    """Return a title with the first lines below it, and the number of the others."""
+    first, *others = title, *lines
+    left = [f"and {len(others) - SHOWN:,} more"] if len(others) > SHOWN else []
+    return "\n  ".join([first, *others[:SHOWN], *left])
 
 
 def check_rows(
@@ -71,11 +72,9 @@ def check_rows(
     seconds: float = ROW_SECONDS,
     count: Callable[[int], object] | None = None,
 ) -> RowChecks:
-    """Try the rows of problems by their own solutions.
+    """Try the rows of problems by their own solutions, for at most so many seconds.
 
-    Args:
-        seconds: no further rows are tried after that time.
-        count: is called with the number of rows that have been tried.
+    ``count`` is called with the number of rows that have been tried.
     """
     checks = RowChecks(len(problems))
     end = time.monotonic() + seconds

@@ -26,15 +26,9 @@ SMALL_FILE = 2**24
 def check_sources(config: Config, needs: Mapping[str, str]) -> ValidRows | None:
     """Read the training problems, and the files of context and validation.
 
-    Args:
-        needs: the fields that every problem needs, with what needs them.
-
-    Returns:
-        All rows, where their files are small; None where only the first were read.
-
-    Raises:
-        PaintError: a file is missing or cannot be read, a row lacks a needed field, or a context is
-            no function.
+    ``needs`` are the fields that every problem needs, with what needs them. Returns all rows, where
+    their files are small; None where only the first were read. Raises PaintError if a file cannot
+    be read, a row lacks a needed field, or a context is no function.
     """
     for source in config.context.source:
         if context_source(source).origin == "function":
@@ -67,9 +61,7 @@ def check_sources(config: Config, needs: Mapping[str, str]) -> ValidRows | None:
 def check_benchmark(
     spec: str, *, needs_answer: bool = True, trained_on: DataConfig | None = None
 ) -> None:
-    """Read the first problems of an evaluation set that is a file, by the arguments of
-    ``load_benchmark``. Raises DataError.
-    """
+    """Read the first problems of an evaluation set that is a file, as ``load_benchmark``."""
     name, has_copy, _ = spec.partition("=")
     source = spec.partition(":")[0]
     if (name in PUBLISHED and not has_copy) or is_on_hub(source):

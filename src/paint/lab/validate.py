@@ -23,14 +23,11 @@ from chatforms.lengths import most_tokens, token_lengths
 from paint.config.schema import Config
 from paint.core.demo_files import problems_path
 from paint.core.display import Display, differing_lines
-from paint.core.errors import cut
-from paint.data.benchmarks import Benchmark
 from paint.data.contexts import Contexts
-from paint.data.decontaminate import build_index, contaminated
 from paint.data.formats import convert_rows, describe_formats
 from paint.data.gold_answer_checks import gold_warnings
 from paint.data.problems import DataError, Problem, validate_rows
-from paint.data.readers import BadRow, Row, describe_separator, read_rows, shorten
+from paint.data.readers import BadRow, Row, read_rows, shorten
 from paint.data.row_checks import check_rows
 from paint.evaluation.generate import other_form
 from paint.grading.contract import Item
@@ -104,7 +101,6 @@ class FileCheck:
             misread, or that is no letter for the grader choice.
         ungradable: valid rows of which the run's graders can grade no completion, as their own
             solution shows.
-        contaminated: valid rows that repeat a benchmark problem; None without benchmarks.
         views: prompts of the first valid row, by view.
     """
 
@@ -123,7 +119,6 @@ class FileCheck:
     boxed: Counter[str] = field(default_factory=Counter)
     gold_warnings: RowMessages = field(default_factory=list)
     ungradable: RowMessages = field(default_factory=list)
-    contaminated: RowMessages | None = None
     views: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -133,7 +128,6 @@ class FileCheck:
         found[f"over data.max_prompt_tokens, {self.limit:,}"] = self.too_long
         found["gold answers to check (docs/how-to/own-data.md)"] = self.gold_warnings
         found["cannot be graded"] = self.ungradable
-        found["repeat a benchmark problem"] = self.contaminated or []
         return found
 
     def __repr__(self) -> str:
@@ -148,14 +142,11 @@ class FileCheck:
         return "\n".join(lines)
 
 
-def check_file(
-    run: Resolved, *, benchmarks: Sequence[Benchmark] = (), display: Display | None = None
-) -> FileCheck:
+def check_file(run: Resolved, *, display: Display | None = None) -> FileCheck:
     """Validate all rows of `data.path`, or up to `data.limit` valid ones.
 
     Args:
         run: the settings of the run, checked.
-        benchmarks: evaluation sets that the problems should not repeat.
 
     Raises:
         DataError: the source cannot be read or is empty.
@@ -175,14 +166,6 @@ def check_file(
         doubts = _doubts(problem, config.grading.grader)
         if doubts:
             check.gold_warnings.append((problem.row, ", ".join(doubts)))
-    if benchmarks:
-        index = build_index(benchmarks)
-        check.contaminated = []
-        for problem in display.track("compared with the benchmarks", problems):
-            match = contaminated(problem.problem, index)
-            if match:
-                message = f"{match.benchmark}, problem {cut(match.id)}: {shorten(match.shared)}"
-                check.contaminated.append((problem.row, message))
     # By the run's grader, where it costs no call and runs no code.
     check.grader = next((name for name in config.grading.grader if name in GRADES_ANSWERS), "")
     if check.grader:
@@ -234,8 +217,7 @@ def _read_problems(
                 break
         else:
             check.bad.setdefault(problem.reason, []).append((row, str(problem)))
-    notes = [describe_separator(check.path), *describe_formats(formats)]
-    check.notes = [note for note in notes if note]
+    check.notes = describe_formats(formats)
     return problems
 
 
@@ -431,8 +413,6 @@ def print_check(check: FileCheck, console: Console) -> None:
 
     for title, found in check.findings.items():
         _print_rows(title, found, console)
-    if check.contaminated == []:
-        console.print("no row repeats a benchmark problem")
     if not check.good:
         return
 

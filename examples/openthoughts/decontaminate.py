@@ -1,4 +1,6 @@
-r"""Detection of texts that repeat a benchmark problem, by shared n-grams of words.
+r"""Find the rows of a file that repeat a benchmark problem, by shared n-grams of words.
+
+    python examples/openthoughts/decontaminate.py rows.jsonl --benchmarks aime_2024 math_500
 
 Both texts are normalised (`anchors.normalize`, lower case) and split into words and numbers. A text
 is contaminated by a problem when
@@ -14,12 +16,18 @@ Not detected: paraphrases, translations, and most problems with renamed variable
 """
 
 import re
+import sys
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
-from paint.data.benchmarks import Benchmark
+import tyro
+
+from paint.config.schema import DataConfig
+from paint.core.errors import PaintError
+from paint.data.benchmarks import COMPETITIONS, Benchmark, load_benchmark
+from paint.data.problems import read_problems
 from strictgrade.text import normalize
 
 # 13 is GPT-3's value: stock openings ("Find the number of positive integers n such that n^2", 11
@@ -58,7 +66,7 @@ class Index:
 
 
 def build_index(benchmarks: Sequence[Benchmark]) -> Index:
-    """Build the index for `contaminated`."""
+    """Return the index for `contaminated`."""
     index = Index()
     seen: set[tuple[str, ...]] = set()
     for benchmark in benchmarks:
@@ -135,7 +143,7 @@ def _short_match(normalized: str, index: Index) -> Match | None:
 
 
 def _symbols(normalized: str) -> tuple[list[str], set[int]]:
-    """Return the words, numbers and symbols of a text, and the positions where sentences start."""
+    """The words, numbers and symbols of a text, and the positions where sentences start."""
     # Operators are kept, since they distinguish problems of few words.
     symbols: list[str] = []
     stops: set[int] = set()
@@ -145,3 +153,39 @@ def _symbols(normalized: str) -> tuple[list[str], set[int]]:
         elif symbol != ",":
             symbols.append(symbol)
     return symbols, stops
+
+
+@dataclass(frozen=True)
+class Options:
+    """The rows and the benchmarks.
+
+    Attributes:
+        data: file of problems, or hub data set.
+        benchmarks: problem sets, NAME or NAME=PATH as in `paint eval`.
+        problem_field: column of the problems.
+    """
+
+    data: tyro.conf.Positional[str]
+    benchmarks: tuple[str, ...] = COMPETITIONS
+    problem_field: str = "problem"
+
+
+def main(options: Options) -> dict[int, Match]:
+    """Print the rows that repeat a benchmark problem, and return them by their number."""
+    index = build_index([load_benchmark(name) for name in options.benchmarks])
+    data = DataConfig(path=options.data, problem_field=options.problem_field, on_bad_row="skip")
+    matches = {}
+    for problem in read_problems(data, needs={}).problems:
+        match = contaminated(problem.problem, index)
+        if match:
+            matches[problem.row] = match
+            print(f"row {problem.row}: {match.benchmark}, problem {match.id}: {match.shared}")
+    print(f"{len(matches):,} rows repeat a benchmark problem")
+    return matches
+
+
+if __name__ == "__main__":
+    try:
+        main(tyro.cli(Options, description=__doc__))
+    except PaintError as error:
+        sys.exit(str(error))

@@ -2,15 +2,17 @@
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paint.data import decontaminate
+import decontaminate
+from decontaminate import Index, Match, Options, build_index, contaminated, main
 from paint.data.benchmarks import Benchmark
-from paint.data.decontaminate import Index, Match, build_index, contaminated
 from paint.data.problems import Problem
+from runs import write_problems
 from strictgrade.text import normalize
 
 BOXES = (
@@ -153,3 +155,11 @@ def test_contaminated_share_is_as_defined(a: Sequence[int], b: Sequence[int], ng
         assert match is not None
         assert match.share == pytest.approx(min(sum(covered) / min(len(a), len(b)), 1.0))
         assert match.shared in text
+
+
+def test_rows_of_a_file_that_repeat_a_benchmark_problem_are_found(tmp_path: Path) -> None:
+    posed = "Along the road stand trees on which {} owls sit and sleep by day until six."
+    owls = write_problems(tmp_path / "owls.jsonl", [{"problem": posed.format(12), "answer": "3"}])
+    rows = [{"problem": text} for text in ("1+1?", posed.format(12), posed.format(7))]
+    found = main(Options(write_problems(tmp_path / "rows.jsonl", rows), benchmarks=(owls,)))
+    assert {row: (match.benchmark, match.id) for row, match in found.items()} == {2: ("owls", "1")}
