@@ -311,7 +311,9 @@ def _result(
         for name, value in row.items():
             if name.startswith("seconds_") and name != "seconds_left":
                 seconds += value
-    rewards = None
+    shares = rewards = None
+    if control is not None:
+        shares = (control.correct & control.graded).mean(axis=1).tolist()
     if samples.rewards is not None:
         means = mean_of_samples(samples.rewards).tolist()
         rewards = [None if math.isnan(mean) else mean for mean in means]  # JSON has no NaN
@@ -330,7 +332,7 @@ def _result(
         graded=None if samples.graded.all() else samples.graded.sum(axis=1).tolist(),
         rewards=rewards,
         has_shares=are_shares(samples.scores),
-        control=control and (control.correct & control.graded).mean(axis=1).tolist(),
+        control=shares,
     )
 
 

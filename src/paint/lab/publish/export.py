@@ -164,7 +164,7 @@ def _confirm(rounding: Rounding, dtype: cfg.Dtype, remedy: str, display: Display
         raise ConfigError(f"{text}, so nothing was written: {remedy}")
 
 
-def _keeps(rounding: Rounding, dtype: cfg.Dtype) -> str:
+def _keeps(rounding: Rounding, dtype: str) -> str:
     return (
         f"{dtype} keeps {rounding.kept:.2%} of the update, with an error of {rounding.error:.2%} "
         f"of its size"
