@@ -31,8 +31,6 @@ from paint.evaluation.intervals import compare_seeds
 from paint.inference.engine import Sampling
 from paint.inference.local import LocalEngine
 from paint.lab.checkpoint_results import control_shares, shares
-from paint.lab.compare import compare
-from paint.lab.recipes import read_recipes
 from paint.models.policy import Policy
 from paint.objective.masking import mask_solution
 from paint.training.run_log import new_run
@@ -260,7 +258,8 @@ def test_demo_model_calls_a_tool_that_is_offered_for_some_of_the_words(tmp_path:
 @pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
 def test_demo_paint_gains_on_the_rules_of_its_training_alone(tmp_path: Path) -> None:
-    base, after = compare(read_recipes(["demo-paint"]), tmp_path, seeds=[0], problems=60, samples=6)
+    paint.compare("demo-paint", output_dir=tmp_path, seeds=1, problems=60, samples=6)
+    base, after = read_results(tmp_path)
     gain = compare_seeds(shares([base]), shares([after]))
     assert gain.low > 0.1
     before_control, after_control = control_shares([base]), control_shares([after])

@@ -348,7 +348,7 @@ def test_divergence_sums_are_those_of_both_views(
         p, q = views if divergence is FORWARD_KL else views[::-1]
         expected.append([float((p.exp() * (p - q)).sum())])
     run = check_config(replace(DEMO, context=context))
-    found, tokens = divergence_sums(policy, run, of(rows), divergence)
+    found, tokens = divergence_sums(policy, run, of(rows), divergence, SILENT)
     np.testing.assert_allclose(found, expected, rtol=1e-4)
     assert found.min() > 0.1
     assert tokens.tolist() == [[len(row.completion.ids)] for row in rows]

@@ -11,7 +11,7 @@ from paint.config.schema import ConfigError
 from paint.evaluation.frame import select_rows
 from paint.inference.engine import sampling_from
 from paint.lab.checkpoint_results import read_results
-from paint.lab.compare import title_of
+from paint.lab.comparison_report import title_of
 from paint.lab.eval_protocols import protocol_for
 from paint.lab.recipes import read_recipes
 from processes import write_recipe
@@ -93,11 +93,12 @@ def test_compare_settings_are_those_of_all_recipes(
     rows = write_problems(tmp_path / "rows.jsonl", problems_of(2, 3))
     seen: list[Any] = []
 
-    def compared(recipes: Any, *_: Any, **__: Any) -> list[Any]:
-        seen.append({name: run.config for name, run in recipes})
+    def run_experiment(runs: Any, *_: Any, **__: Any) -> list[Any]:
+        seen.append({run.name: run.config for run in runs})
         return []
 
-    monkeypatch.setattr("paint.lab.compare.compare", compared)
+    monkeypatch.setattr("paint.lab.runner.run_experiment", run_experiment)
+    monkeypatch.setattr("paint.lab.comparison_report.publish", lambda *_: None)
     masked = tmp_path / "masked.toml"
     masked.write_text(
         '[train]\nsteps = 7\nmethod = "paint.algorithms.variants.on_correct:OnCorrect"\n'
@@ -122,11 +123,15 @@ def test_compare_folder_is_its_recipes_and_their_last_decides(
 ) -> None:
     seen: list[Any] = []
 
-    def compared(recipes: Any, *_: Any, against_last: bool, **__: Any) -> list[Any]:
-        seen.append(([(name, run.config) for name, run in recipes], against_last))
+    def run_experiment(runs: Any, *_: Any, **__: Any) -> list[Any]:
+        seen.append([(run.name, run.config) for run in runs])
         return []
 
-    monkeypatch.setattr("paint.lab.compare.compare", compared)
+    def publish(layout: Any, *_: Any) -> None:
+        assert not layout.all_pairs
+
+    monkeypatch.setattr("paint.lab.runner.run_experiment", run_experiment)
+    monkeypatch.setattr("paint.lab.comparison_report.publish", publish)
     line = "compare ablations/mask-placement --base demo-paint --against-last --train.steps 7"
     assert main(line.split()) == 0
     train = {"steps": 7}
@@ -140,8 +145,7 @@ def test_compare_folder_is_its_recipes_and_their_last_decides(
         )
     paint.compare(own, base="demo-paint", against_last=True, train=train)
     assert seen[0] == seen[1] == seen[2]
-    rows, against_last = seen[0]
-    assert against_last
+    rows = seen[0]
     assert [name for name, _ in rows] == ["middle", "prefix", "random", "suffix"]
     assert {config.train.steps for _, config in rows} == {7}
 

@@ -107,7 +107,8 @@ def test_check_file_of_many_rows_samples_lengths_and_finds_every_long_row(
 
     monkeypatch.setattr(lengths, "MANY", 39)
     monkeypatch.setattr(lengths, "SAMPLED", 8)
-    monkeypatch.setattr("paint.training.row_prompts.LONGEST", 1)
+    monkeypatch.setattr("paint.training.row_prompts.SAMPLED", 8)
+    monkeypatch.setattr("paint.training.row_prompts.LONGEST", 2)
     check = check_of(path, max_prompt_tokens=220)
     assert check.too_long == exact.too_long
     assert check.measured == 8  # rows 1, 6, 11, ...
@@ -154,11 +155,7 @@ def test_file_check_repr_has_counts_by_line_and_no_prompt(tmp_path: Path) -> Non
     check = check_of(write(tmp_path, "{", *[row(n) for n in range(3)]), max_prompt_tokens=10)
     lines = repr(check).splitlines()
     assert lines[0].endswith("p.jsonl: 4 rows, 3 good")
-    assert "bad: invalid JSON: 1 rows" in lines
     assert "over data.max_prompt_tokens, 10: 3 rows" in lines
-    longest = check.lengths["teacher prompt"].longest
-    [teacher] = [line for line in lines if line.startswith("teacher prompt, tokens: ")]
-    assert teacher.endswith(f"longest {longest}")
     assert "<|im_start|>" not in repr(check)
 
 
@@ -194,19 +191,6 @@ def test_print_check_says_how_rows_are_read_and_what_they_lack(tmp_path: Path) -
 
     answered = write(tmp_path, *(row | {"answer": "f(1) == 1"} for row in rows))
     assert "no solution has a box" in shown(check_of(answered))
-
-
-def test_print_check_names_equal_errors_once(tmp_path: Path) -> None:
-    path = write(tmp_path, row(0), *({"x": str(n)} for n in range(7)))
-    text = shown(check_of(path))
-    assert text.count('field "problem" is missing') == 2  # its title, and one line
-    assert "rows 2, 3, 4, 5, 6: field" in text
-
-
-def test_print_check_names_the_cost_of_wrong_boxes_where_there_are_some(tmp_path: Path) -> None:
-    page = "demo.md#references-that-go-wrong"
-    assert page in shown(check_of(write(tmp_path, row(0), row(1, answer="1"))))
-    assert page not in shown(check_of(write(tmp_path, row(0), row(1, solution="It is so."))))
 
 
 def test_check_file_rows_without_answer_count_where_nothing_needs_it(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ class Command:
 
 
 def function_names() -> list[str]:
-    """The names of the functions, which are those of the files in this folder."""
+    """Return the names of the functions, which are those of the files in this folder."""
     return [module.name for module in pkgutil.iter_modules(__path__) if not module.ispkg]
 
 
@@ -70,7 +70,7 @@ def parameters_of(function: Callable[..., Any]) -> list[inspect.Parameter]:
 
 
 def plain_type(annotation: Any) -> Any:
-    """A type without its annotations."""
+    """Return a type without its annotations."""
     if get_origin(annotation) is Annotated:
         return get_args(annotation)[0]
     return annotation

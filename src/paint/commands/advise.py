@@ -116,7 +116,7 @@ def _name_of(recipe: Path) -> str:
 def _checked_needs(
     run: Resolved, contexts: Sequence[str], ratios: Sequence[float], *, answers: bool
 ) -> dict[str, str]:
-    """The fields that the problems need under all contexts. Raises ConfigError."""
+    """Return the fields that the problems need under all contexts. Raises ConfigError."""
     if not run.algorithm.needs_context:
         raise ConfigError(f"{run.method} has no teacher; pass --train.method distillation")
     if answers and run.engine.is_stored:

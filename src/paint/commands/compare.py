@@ -1,6 +1,7 @@
 """``paint compare``."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -8,11 +9,12 @@ from paint.commands.api import arguments
 from paint.commands.api.configure import configure, with_sections
 from paint.commands.api.results import frame_of_results
 from paint.config.recipe import find_recipe, read_recipe
-from paint.config.schema import Config, ConfigError
+from paint.config.schema import Config, ConfigError, RolloutConfig
 from paint.core.settings import require_count
 from paint.data.sources import check_sources
 from paint.lab.recipes import read_recipes
 from paint.resolve.check import require_trainable
+from paint.resolve.engines import server_engine
 from paint.training.launcher import LaunchRequest, on_gpus
 
 if TYPE_CHECKING:
@@ -110,25 +112,50 @@ def compare(
     for _, run in read:
         require_trainable(run)
         check_sources(run.config, run.needed_fields)
-    with on_gpus(LaunchRequest(gpus, split), read[-1][1], ranks=1) as placed:
-        from paint.lab import compare
+    # The last recipe decides: it is the one that the others are compared with.
+    last = read[-1][1]
+    with on_gpus(LaunchRequest(gpus, split), last, ranks=1) as placed:
+        from paint.core.display import Display
+        from paint.lab.comparison_report import publish, title_of
+        from paint.lab.eval_protocols import protocol_for
+        from paint.lab.plots import Layout
+        from paint.lab.runner import ExperimentRun, run_experiment
 
-        results = compare.compare(
-            read,
-            folder,
-            seeds=range(seed, seed + seeds),
-            benchmark=None if benchmark is None else str(benchmark),
-            problems=problems,
-            samples=samples,
+        protocol = protocol_for(
+            last.config,
+            None if benchmark is None else str(benchmark),
+            problems,
+            samples,
             thinking=thinking,
             max_new_tokens=max_new_tokens,
+        )
+        configs = {name: run.config for name, run in read}
+        if gpus:
+            servers = placed.rollout.server_gpus
+            protocol = replace(protocol, rollout=_served(protocol.rollout, servers))
+            for name, run in read:
+                # Servers would wait for a recipe that samples nothing.
+                if run.algorithm.needs_rollouts and not run.engine.is_stored:
+                    rollout = _served(run.config.rollout, servers)
+                    configs[name] = replace(run.config, rollout=rollout)
+        display = Display()
+        results = run_experiment(
+            [ExperimentRun(name, config) for name, config in configs.items()],
+            range(seed, seed + seeds),
+            folder,
+            protocol,
+            display,
             every_checkpoint=every_checkpoint,
-            against_last=against_last,
-            server_gpus=placed.rollout.server_gpus if gpus else (),
-            is_sweep=bool(sweep),
             confirm=confirm,
         )
+        title = title_of(last.config, protocol.benchmark.name)
+        layout = Layout(title, list(configs), all_pairs=not against_last, is_sweep=bool(sweep))
+        publish(layout, results, folder, display)
     return frame_of_results(results)
+
+
+def _served(rollout: RolloutConfig, gpus: tuple[str, ...]) -> RolloutConfig:
+    return replace(rollout, engine=server_engine(rollout.engine), server_gpus=gpus)
 
 
 def _require_not_set(name: str, sections: Mapping[str, Any]) -> None:

@@ -158,7 +158,7 @@ def _sections_of(evaluation: EvaluationConfig) -> dict[str, Any]:
 
 
 def _names(benchmarks: Any, folder: Path) -> list[str]:
-    """The names of problem sets; rows are stored in the folder."""
+    """Return the names of problem sets; rows are stored in the folder."""
     are_names = isinstance(benchmarks, list | tuple) and all(
         isinstance(one, str | Path) for one in benchmarks
     )

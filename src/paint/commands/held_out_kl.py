@@ -8,6 +8,8 @@ from paint.commands.api import arguments
 from paint.commands.api.configure import configure
 from paint.commands.api.results import load_run
 from paint.config.recipe import executables_of, to_table
+from paint.core.errors import ConfigError
+from paint.core.settings import require_count
 from paint.core.trust import require_trusted, trust_records
 
 
@@ -36,9 +38,7 @@ def held_out_kl(
         samples: Rollouts of each.
         output_dir: Folder of the rollouts; None: held-out-kl in the run's folder.
     """
-    from paint.core.display import Display
-    from paint.lab.context_scores import kl_of_checkpoint
-
+    require_count("samples", samples)
     if trust:
         trust_records()
     run = load_run(run)
@@ -47,9 +47,18 @@ def held_out_kl(
     folder = Path(output_dir or run.path / "held-out-kl" / checkpoint.name)
     given: dict[str, Any] = dict(data) if isinstance(data, Mapping) else {"path": data}
     _, resolved = configure(run.config, folder, data={"limit": problems, **given})
-    return kl_of_checkpoint(checkpoint, resolved, resolved.config.data, samples, folder, Display())
+    if not resolved.algorithm.needs_context:
+        raise ConfigError(f"{resolved.method} has no teacher to compare with")
+
+    from paint.core.display import Display
+    from paint.data.problems import read_problems
+    from paint.lab.context_scores import kl_by_problem
+
+    rows = read_problems(resolved.config.data, needs=resolved.needed_fields).problems
+    kl, _ = kl_by_problem(resolved, rows, samples, folder, Display(), checkpoint)
+    return float(kl.mean())
 
 
 def report(kl: float) -> str:
-    """The value with its unit."""
+    """Return the value with its unit."""
     return f"{kl:.4f} nats a token"

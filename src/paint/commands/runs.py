@@ -51,7 +51,7 @@ def runs(folder: str | Path = "runs") -> "pd.DataFrame":
 
 
 def report(frame: "pd.DataFrame") -> str:
-    """A line for each run."""
+    """Return a line for each run."""
     rows = frame.to_dict("records")
     width = max(len(row["name"]) for row in rows)
     return "\n".join(f"{row['name']:{width}}  {_words(row)}" for row in rows)

@@ -65,7 +65,7 @@ def show_config(
 
 
 def report(found: dict[str, dict[str, dict[str, Any]]]) -> str:
-    """The settings as a recipe."""
+    """Return the settings as a recipe."""
     lines = []
     for section, settings in found.items():
         lines.append(f"[{section}]")

@@ -14,17 +14,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from statistics import fmean
-from typing import Any
 
 import numpy as np
 
-from paint.config.metric_records import Metrics
-from paint.config.run_folder import (
-    latest_checkpoint,
-    read_history,
-    step_of,
-)
+from paint.config.run_folder import latest_checkpoint
 from paint.config.schema import Config, ConfigError
 from paint.core.display import Display
 from paint.core.distributed import require_one_process
@@ -43,7 +36,6 @@ from paint.lab.context_scores import divergence_sums, sample_student, teacher_an
 from paint.lab.runner import ExperimentRun, refuse_other_settings, require_steps, train_run
 from paint.objective.divergences import REVERSE_KL
 from paint.resolve.check import Resolved
-from paint.training.callbacks import Callback
 from paint.training.step_time import LongWork
 
 PROMPTED, PLAIN, BAKED = "prompted base", "plain base", "baked"  # the views that are compared
@@ -74,7 +66,6 @@ def bake(
     held_out: int,
     samples: int,
     temperature: float | None = None,
-    patience: int | None = None,
     force: bool = False,
     confirm: bool = True,
 ) -> Report:
@@ -84,7 +75,6 @@ def bake(
     """
     require_count("held_out", held_out)
     require_count("samples", samples)
-    flat = FlatKl(patience)
     require_one_process("paint bake")
     config = run.config
     require_steps("bake", config)
@@ -105,7 +95,7 @@ def bake(
             f"is {kl:.2g} nats; take another text, or train all the same with --force"
         )
 
-    _train(config, place, flat, display)
+    train_run(ExperimentRun("bake", config), place, display)
     policy, run, baked = sample_student(
         run, problems, samples, folder / "baked", display, latest_checkpoint(place)
     )
@@ -121,7 +111,7 @@ def bake(
 def _measure_base(
     run: Resolved, problems: list[Problem], samples: int, folder: Path, display: Display
 ) -> tuple[dict[str, GradedSamples], dict[str, Interval], float]:
-    """Both base views' answers, the plain one's KL a token, and its mean KL an answer, in nats."""
+    """Return both base views' answers, and the plain one's KL in nats a token and an answer."""
     # The model is freed when this returns: the training loads its own.
     policy, run, plain = sample_student(run, problems, samples, folder / "plain", display)
     contexts = {PROMPTED: Contexts(run.config.context, problems)}
@@ -132,55 +122,15 @@ def _measure_base(
     return {**prompted, PLAIN: plain.graded}, by_view, float(kls.mean())
 
 
-def _train(config: Config, place: Path, flat: "FlatKl", display: Display) -> None:
-    """Train, or go on, until the last step or a flat KL."""
-    flat.read(place)
-    if not flat.has_ended:
-        train_run(ExperimentRun("bake", config), place, display, [flat])
-    if flat.has_ended:
-        display.note(f"ended after {len(flat.kls)} steps: the KL no longer fell (--patience)")
-
-
-class FlatKl(Callback):
-    """Ends the training when the KL of the last steps is not below that of as many before them."""
-
-    def __init__(self, patience: int | None) -> None:
-        if patience is not None:
-            require_count("patience", patience)
-        self.patience = patience
-        self.kls: list[float] = []
-
-    def read(self, run: Path) -> None:
-        """Read the steps up to a run's last checkpoint, after which it goes on."""
-        latest = latest_checkpoint(run)
-        if latest:
-            self.kls = [row["kl"] for row in read_history(run, step_of(latest))]
-
-    @property
-    def has_ended(self) -> bool:
-        """True if the training is at its end."""
-        steps = self.patience
-        if steps is None or len(self.kls) < 2 * steps:
-            return False
-        return fmean(self.kls[-steps:]) >= fmean(self.kls[-2 * steps : -steps])
-
-    def on_step(self, step: int, metrics: Metrics, rollouts: Any) -> bool | None:
-        self.kls.append(metrics["kl"])
-        return self.has_ended
-
-
 def bake_report(
     answers: Mapping[str, GradedSamples],
     kls: Mapping[str, Interval],
     longest: int,
     temperature: float,
 ) -> Report:
-    """The report of answers by view.
+    """Return the report of answers by view.
 
-    Args:
-        kls: KL a token of a view to the prompted base, in nats.
-        longest: maximum tokens of an answer.
-        temperature: of the answers.
+    ``kls`` are nats a token to the prompted base, and ``longest`` the most tokens of an answer.
     """
     has_verdicts = all(view.has_verdicts for view in answers.values())
     rows: list[Measurement] = []
@@ -207,7 +157,7 @@ def bake_report(
 def _score_rows(
     name: str, view: GradedSamples, plain: GradedSamples, *, has_verdicts: bool
 ) -> list[Measurement]:
-    """What the grader says of a view's answers: the share that it accepts, or the mean reward."""
+    """Return the share of a view's answers that the grader accepts, or their mean reward."""
     if has_verdicts:
         return frame.to_measurement(
             name, HELD_OUT, "follows", avg_at_k(view.verdicts), len(view.correct)

@@ -50,7 +50,7 @@ BySteps = Mapping[str, Mapping[int, list[CheckpointResult]]]  # by run and step
 
 
 def results_workspace(folder: Path) -> Workspace:
-    """The results of an experiment, as a folder that grows."""
+    """Return the results of an experiment, as a folder that grows."""
     hint = "delete it, and the same command writes it again from the runs and their samples"
     return Workspace(folder, "results.jsonl", "an experiment", RunError, hint)
 
@@ -105,7 +105,7 @@ def by_step(results: Results) -> dict[str, dict[int, list[CheckpointResult]]]:
 
 
 def _where_all_are_graded(results: Results) -> Results:
-    """The results on the problems of which each has a graded sample. RunError without any."""
+    """Return the results on the problems that all have graded. Raises RunError without any."""
     graded = [result.graded for result in results if result.graded is not None]
     if not graded:
         return results
@@ -114,14 +114,16 @@ def _where_all_are_graded(results: Results) -> Results:
         raise RunError(
             "no problem has a graded sample of every run, since the grader failed; mend the grader"
         )
-    found = []
-    for result in results:
-        counts = result.graded and [result.graded[i] for i in kept]
-        rewards = result.rewards and [result.rewards[i] for i in kept]
-        problems, right = [result.problems[i] for i in kept], [result.right[i] for i in kept]
-        kept_result = replace(result, problems=problems, right=right, graded=counts)
-        found.append(replace(kept_result, rewards=rewards))
-    return found
+    return [
+        replace(
+            result,
+            problems=[result.problems[i] for i in kept],
+            right=[result.right[i] for i in kept],
+            graded=result.graded and [result.graded[i] for i in kept],
+            rewards=result.rewards and [result.rewards[i] for i in kept],
+        )
+        for result in results
+    ]
 
 
 def _require_one(verb: str, results: Results, problems: Sequence[Any]) -> None:
@@ -136,23 +138,22 @@ def _require_one(verb: str, results: Results, problems: Sequence[Any]) -> None:
 
 
 def shares(results: Results) -> Float[np.ndarray, "s p"]:
-    """Share of correct samples among the graded ones, by seed and problem; NaN without any."""
+    """Return the share of correct samples of the graded ones, by seed and problem, or NaN."""
     samples: int = results[0].protocol["samples"]
     right = np.array([result.right for result in results])
-    of = [result.graded or [samples] * len(result.right) for result in results]
-    graded = np.array(of)
-    found: np.ndarray = np.divide(right, graded, out=np.full(right.shape, np.nan), where=graded > 0)
-    return found
+    graded = np.array([result.graded or [samples] * len(result.right) for result in results])
+    share: np.ndarray = np.divide(right, graded, out=np.full(right.shape, np.nan), where=graded > 0)
+    return share
 
 
 def control_shares(results: Results) -> Float[np.ndarray, "s p"] | None:
-    """Share of correct samples of the control's problems, by seed and problem; None without one."""
-    found = [result.control for result in results if result.control is not None]
-    return np.array(found) if len(found) == len(results) else None
+    """Return the share of correct samples of the control, by seed and problem; None without one."""
+    control = [result.control for result in results]
+    return None if None in control else np.array(control)
 
 
 def mean_cost(group: Results) -> tuple[float, float]:
-    """Mean rollout tokens and training seconds over the seeds."""
+    """Return mean rollout tokens and training seconds over the seeds."""
     tokens = float(np.mean([result.rollout_tokens for result in group]))
     return tokens, float(np.mean([result.seconds for result in group]))
 
@@ -174,14 +175,14 @@ class ComparisonScore:
         return self.bounds == SHARE
 
     def values(self, results: Results) -> Float[np.ndarray, "s p"]:
-        """The score by seed and problem; NaN for a problem without a graded sample."""
+        """Return the score by seed and problem; NaN for a problem without a graded sample."""
         if self.metric == "reward":
             return rewards_of(results)
         return shares(results)
 
 
 def score_of(results: Results) -> ComparisonScore:
-    """The mean reward if all results have one; else Avg@k."""
+    """Return the mean reward as the score if all results have one; else Avg@k."""
     if any(result.rewards is None for result in results):
         return ComparisonScore("avg_at_k", avg_name(results), "%", "points", SHARE, has_right=True)
     bounds = SHARE if all(result.has_shares for result in results) else (-math.inf, math.inf)
@@ -190,7 +191,7 @@ def score_of(results: Results) -> ComparisonScore:
 
 
 def rewards_of(results: Results) -> Float[np.ndarray, "s p"]:
-    """Mean reward, by seed and problem; NaN without a graded sample."""
+    """Return the mean reward by seed and problem; NaN without a graded sample."""
     return np.array([result.rewards for result in results], float)
 
 
@@ -203,7 +204,7 @@ def benchmark_name(results: Results) -> str:
 
 
 def evaluation_name(results: Results) -> str:
-    """What was evaluated on: the problems with a grade of every run, and the seeds."""
+    """Return the problems with a grade of every run, and the seeds, in words."""
     protocol, seeds = results[0].protocol, sorted({result.seed for result in results})
     trained = f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {seeds[0]} to {seeds[-1]}"
     asked, kept = len(results[0].problems), len(_where_all_are_graded(results)[0].problems)

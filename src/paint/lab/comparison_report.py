@@ -1,7 +1,5 @@
 """Rows and tables of an experiment, made from its results.
 
-    results.json, .md    rows, and tables of the last checkpoints, and of earlier ones if evaluated
-
 The main results are those of the last checkpoints. The table of best checkpoints is biased by their
 selection, and labelled so.
 """
@@ -24,6 +22,7 @@ from paint.config.recipe import (
 )
 from paint.config.run_folder import RunError
 from paint.config.schema import Config
+from paint.core.demo_files import NAME
 from paint.core.display import Display
 from paint.core.errors import wrap_errors
 from paint.evaluation.frame import (
@@ -66,8 +65,7 @@ from paint.lab.repaired import repaired_table
 from paint.lab.sweep import value_text
 from paint.resolve.check import check_config
 
-SETTING_COLUMNS = 3
-"""Most settings that are columns of the first table, which would be too wide with more."""
+SETTING_COLUMNS = 3  # most settings that are columns of the first table
 
 RESULTS = "results"  # name of the files
 
@@ -102,8 +100,15 @@ def publish(layout: Layout, results: Results, folder: Path, display: Display) ->
     )
 
 
+def title_of(config: Config, benchmark: str) -> str:
+    """Return the model, or the demo if model, problems and benchmark are its own."""
+    if config.model.path != NAME:
+        return config.model.path
+    return "The demo" if config.data.path == benchmark == NAME else "The demo's model"
+
+
 def comparison_report(layout: Layout, results: Results) -> Report:
-    """The rows, tables and charts of an experiment."""
+    """Return the rows, tables, charts and sentences of an experiment."""
     rows = comparison_rows(layout, results)
     tables = comparison_tables(layout, rows, results)
     if not all(result.is_last for result in results):
@@ -120,7 +125,7 @@ def comparison_report(layout: Layout, results: Results) -> Report:
 
 
 def describe_control(name: str, rows: Sequence[Measurement], score: ComparisonScore) -> list[str]:
-    """One sentence: a run's score before and after, and its gain on the control; [] without one."""
+    """Return a sentence on a run's score and its gain on the control; [] without a control."""
     last = {"step": None, "p": None}
     lines = []
     for control in select_rows(rows, policy=name, metric=CONTROL, against=BASE, **last):
@@ -147,9 +152,9 @@ def describe_best(layout: Layout, results: Results) -> str:
             f"{100 * means[best]:.1f}; take more problems or samples"
         )
     if score.is_compared:
-        found = compare_seeds(score.values(last[second]), score.values(last[best]))
-        lead = found.points(sign=True)
-        verdict = "; 0 is in the interval, so the two are not told apart" if found.low <= 0 else ""
+        gap = compare_seeds(score.values(last[second]), score.values(last[best]))
+        lead = gap.points(sign=True)
+        verdict = "; 0 is in the interval, so the two are not told apart" if gap.low <= 0 else ""
     else:
         lead = f"{100 * (means[best] - means[second]):+.1f}"
         verdict = "; rewards beyond 0 and 1 are not compared"
@@ -162,7 +167,7 @@ def describe_best(layout: Layout, results: Results) -> str:
 
 
 def comparison_rows(layout: Layout, results: Results) -> list[Measurement]:
-    """Score, cost, gain, paired differences and score by seed of the last checkpoints."""
+    """Return score, cost, gain, paired differences and score by seed of the last checkpoints."""
     last, score = by_run(results), score_of(results)
     rows: list[Measurement] = []
     for name in layout.rows:
@@ -178,7 +183,7 @@ def comparison_rows(layout: Layout, results: Results) -> list[Measurement]:
 def _rows_of(
     name: str, group: Results, base: Results, score: ComparisonScore, step: int | None = None
 ) -> list[Measurement]:
-    """Score, cost, and gain over the base, of one checkpoint of a run."""
+    """Return score, cost, and gain over the base, of one checkpoint of a run."""
     benchmark, n = benchmark_name(group), len(group[0].problems)
     # Over problems and seeds: with one seed, over problems alone.
     values: dict[str, Interval | float] = {
@@ -206,7 +211,6 @@ def _rows_of(
 
 
 def _control_rows(name: str, group: Results, base: Results, step: int | None) -> list[Measurement]:
-    """The gain over the base on the control; [] without one."""
     before, after = control_shares(base), control_shares(group)
     if before is None or after is None:
         return []
@@ -217,7 +221,7 @@ def _control_rows(name: str, group: Results, base: Results, step: int | None) ->
 def _pair_rows(
     layout: Layout, last: Mapping[str, Results], score: ComparisonScore
 ) -> list[Measurement]:
-    """The differences that the report is about, with p-values corrected for all of them."""
+    """Return the differences of the report, with p-values corrected for all of them."""
     pairs = [(other, layout.last) for other in layout.others]
     if layout.all_pairs:
         pairs = list(combinations(layout.names, 2))
@@ -240,7 +244,7 @@ def _pair_rows(
 
 
 def step_rows(layout: Layout, results: Results) -> list[Measurement]:
-    """The same of every checkpoint, and how far the last one of the last run is ahead."""
+    """Return the rows of every checkpoint, and how far the last one of the last run is ahead."""
     groups, score = by_step(results), score_of(results)
     # The untrained model has one checkpoint, at step 0.
     [base] = groups[BASE].values()
@@ -265,7 +269,7 @@ def step_rows(layout: Layout, results: Results) -> list[Measurement]:
 
 
 def comparison_tables(layout: Layout, rows: list[Measurement], results: Results) -> list[Table]:
-    """Tables of score, gain and cost of every run, paired differences, settings, scores by seed."""
+    """Return the tables: score, gain and cost, paired differences, settings, scores by seed."""
     score, tried = score_of(results), results[0].protocol["samples"]
     columns: dict[str, tuple[str, Unit]] = {score.metric: (score.name, score.unit)}
     if score.has_right:
@@ -278,7 +282,10 @@ def comparison_tables(layout: Layout, rows: list[Measurement], results: Results)
         {**columns, **COSTS, "completion_tokens": ("tokens an answer", "tokens")},
         column_of=_column,
     )
-    varied = _varied_settings(layout, results)
+    last = by_run(results)
+    # Of its first seed, as others differ in train.seed alone.
+    configs = {name: from_table(last[name][0].config) for name in layout.names}
+    varied = varied_settings(list(configs.values()))
     is_narrow = len(varied) <= SETTING_COLUMNS
     tables = [_with_columns(main, layout, varied) if is_narrow else main]
     differences = [row for row in select_rows(rows, against=...) if row.p is not None]
@@ -294,7 +301,7 @@ def comparison_tables(layout: Layout, rows: list[Measurement], results: Results)
         tables.append(Table(title, ["", "difference", "p", "corrected p"], cells))
     # The columns of a sweep say the same.
     if varied and not (layout.is_sweep and is_narrow):
-        tables.append(_settings_table(layout, results, set(_own_settings(layout, results, varied))))
+        tables.append(_settings_table(layout.last, configs, set(_own_settings(configs, varied))))
     seeds = [row for row in select_rows(rows, group=...) if row.group.startswith("seed ")]
     by_seed: dict[str, tuple[str, Unit]] = {row.group: (row.group, score.unit) for row in seeds}
     if len(by_seed) > 1:
@@ -309,16 +316,6 @@ def _column(row: Measurement) -> str:
     return row.metric
 
 
-def _varied_settings(layout: Layout, results: Results) -> dict[str, list[Any]]:
-    return varied_settings(list(_configs(layout, results).values()))
-
-
-def _configs(layout: Layout, results: Results) -> dict[str, Config]:
-    """The config of each row: of its first seed, as others differ in train.seed alone."""
-    last = by_run(results)
-    return {name: from_table(last[name][0].config) for name in layout.names}
-
-
 def _with_columns(table: Table, layout: Layout, varied: Mapping[str, Sequence[Any]]) -> Table:
     cells = {
         name: [value_text(values[i]) for values in varied.values()]
@@ -329,10 +326,9 @@ def _with_columns(table: Table, layout: Layout, varied: Mapping[str, Sequence[An
 
 
 def _own_settings(
-    layout: Layout, results: Results, varied: Mapping[str, Sequence[Any]]
+    configs: Mapping[str, Config], varied: Mapping[str, Sequence[Any]]
 ) -> Iterator[str]:
-    """The settings that differ because they are those of the recipes that come with paint."""
-    configs = _configs(layout, results)
+    """Yield the settings that differ because they are those of the recipes that come with paint."""
     shipped = shipped_recipes()
     if not all(name in shipped for name in configs):
         return
@@ -344,21 +340,21 @@ def _own_settings(
             yield name
 
 
-def _settings_table(layout: Layout, results: Results, left_out: Collection[str]) -> Table:
-    """The settings of the last run that differ in others, but for some of them."""
-    configs = _configs(layout, results)
+def _settings_table(last: str, configs: Mapping[str, Config], left_out: Collection[str]) -> Table:
+    """Return the settings of the last run that differ in others, but for some of them."""
     rows = [
         [name, line]
         for name, config in configs.items()
-        for line in differences(configs[layout.last], config)
+        for line in differences(configs[last], config)
         if line.partition(":")[0] not in left_out
     ]
-    title = f"Settings of {layout.last} -> those of the others where they differ"
-    return Table(title, ["", "setting"], rows)
+    return Table(
+        f"Settings of {last} -> those of the others where they differ", ["", "setting"], rows
+    )
 
 
 def step_tables(layout: Layout, rows: list[Measurement], results: Results) -> list[Table]:
-    """Tables of score and cost by step, and of best checkpoints."""
+    """Return tables of score and cost by step, and of best checkpoints."""
     groups, score = by_step(results), score_of(results)
     by_checkpoint = [row for row in rows if row.step is not None]
     columns: dict[str, tuple[str, Unit]] = {score.metric: (score.name, score.unit), **COSTS}
@@ -374,12 +370,11 @@ def step_tables(layout: Layout, rows: list[Measurement], results: Results) -> li
 
 
 def _best_checkpoints(layout: Layout, groups: BySteps, score: ComparisonScore) -> Table:
-    """The paper's rule ("best checkpoints within 100 steps", Main Results), for every seed."""
+    """Apply the paper's rule ("best checkpoints within 100 steps", Main Results) to every seed."""
     # Of equal checkpoints argmax takes the first.
     rows, counts = [], set()
     for name in layout.names:
-        found = [score.values(group).mean(axis=1) for group in groups[name].values()]
-        means = np.array(found)
+        means = np.array([score.values(group).mean(axis=1) for group in groups[name].values()])
         steps = list(groups[name])
         chosen = [str(steps[row]) for row in means.argmax(axis=0)]
         last = f"{100 * means[-1].mean():.1f}"

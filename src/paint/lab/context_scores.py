@@ -1,7 +1,7 @@
 """Rollouts of the student and answers of its teacher, graded, and their scores under contexts.
 
-They are stored as evaluations store samples (``paint.evaluation.store``): an interrupted collection
-continues, grades are kept, and the engine "stored" reads them.
+They are stored as an evaluation's samples (``paint.evaluation.store``): an interrupted collection
+continues, and the engine "stored" reads them.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,11 +17,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from paint.config.schema import ONE_TURN, ConfigError, DataConfig
+from paint.config.schema import ONE_TURN
 from paint.core.display import Display
-from paint.core.settings import require_count
 from paint.data.contexts import Attempt, Contexts, with_others
-from paint.data.problems import Problem, read_problems
+from paint.data.problems import Problem
 from paint.evaluation.generate import (
     EvalTask,
     SamplingProtocol,
@@ -69,13 +68,13 @@ class GradedRollouts:
 
     @cached_property
     def attempts(self) -> dict[int, Attempt]:
-        """By row, what the teacher may read of the rollouts."""
+        """What the teacher may read of the rollouts, by row."""
         return with_others([r.attempt for r in self.rollouts])
 
     def taught(
         self, policy: Policy, run: Resolved, contexts: Contexts, rows: Sequence[Rollout]
     ) -> list[Rollout]:
-        """Some of the rollouts with the teacher's prompts and overlaps, as in a first step."""
+        """Return some of the rollouts with the teacher's prompts and overlaps of a first step."""
         write = partial(with_teacher_prompt, policy, run, contexts)
         return [write(row, self.attempts[row.row], 0) for row in rows]
 
@@ -83,24 +82,21 @@ class GradedRollouts:
 def load_student(run: Resolved, folder: Path, display: Display) -> tuple[Policy, Resolved, bool]:
     """Load the base policy that samples for a folder.
 
-    The run is returned with the engine of the folder's rollouts, or else of new ones, and whether
-    the local one takes its place if servers do not start.
+    Returns also the run with the engine of the folder's rollouts, or else of new ones, and whether
+    the local engine takes its place if servers do not start.
     """
-    model, falls_back = run.config.model, False
+    falls_back = False
     if not run.engine.is_stored:
         earlier = recorded_engines([folder / STUDENT])
+        model = run.config.model
         resolved = resolve_evaluation(run.rollout, find_machine(), model, earlier=earlier)
         display.notes(resolved.notes)
-        run, falls_back = (
-            run.changed("rollout", engine=resolved.rollout.engine),
-            resolved.falls_back,
-        )
+        run = run.changed("rollout", engine=resolved.rollout.engine)
+        falls_back = resolved.falls_back
+    config = run.config
     with display.working("loading the model"):
         policy = load_eval_policy(
-            model,
-            run.rollout,
-            prompts=run.config.prompts,
-            conversation=run.config.conversation,
+            config.model, run.rollout, prompts=config.prompts, conversation=config.conversation
         )
     return policy, run, falls_back
 
@@ -113,9 +109,9 @@ def student_task(
     folder: Path,
     **settings: Any,
 ) -> EvalTask:
-    """The student's rollouts of some problems, as training samples them.
+    """Return the task of the student's rollouts, as training samples them.
 
-    ``settings`` are further ones that they depend on.
+    ``settings`` are further ones that the rollouts depend on.
     """
     thinking = policy.student_thinking
     return EvalTask(
@@ -139,7 +135,7 @@ def collect(
 ) -> Iterator[list[GradedRollouts]]:
     """Generate the missing rollouts of some tasks, grade all, and yield those of each task.
 
-    The arguments are those of ``collect_samples``. The folders are locked in the block.
+    The arguments are those of ``collect_samples``. The folders stay locked in the block.
     """
     grading, conversation = run.config.grading, run.config.conversation
     with collect_samples(
@@ -155,10 +151,10 @@ def collect(
     ) as stores:
         with open_grader(grading) as grader:
             graded = [grade(store, grader, grading, display) for store in stores]
-        found = []
-        for task, store, grades in zip(tasks, stores, graded, strict=True):
-            found.append(GradedRollouts(_rollouts(policy, task, store), grades))
-        yield found
+        yield [
+            GradedRollouts(_rollouts(policy, task, store), grades)
+            for task, store, grades in zip(tasks, stores, graded, strict=True)
+        ]
 
 
 def _rollouts(policy: Policy, task: EvalTask, store: Store) -> list[Rollout]:
@@ -178,21 +174,22 @@ def _rollouts(policy: Policy, task: EvalTask, store: Store) -> list[Rollout]:
 def teacher_answers(
     policy: Policy,
     run: Resolved,
-    found: GradedRollouts,
+    student: GradedRollouts,
     contexts: Mapping[str, Contexts],
     folder: Path,
     display: Display,
 ) -> dict[str, GradedSamples]:
     """Let the teacher answer under each context: once for each rollout, by its prompt and seed."""
-    problems = list({row.problem.id: row.problem for row in found.rollouts}.values())
-    samples = len(found.rollouts) // len(problems)
-    student, tasks = student_task(policy, run, problems, samples, folder), []
+    problems = list({row.problem.id: row.problem for row in student.rollouts}.values())
+    samples = len(student.rollouts) // len(problems)
+    task, tasks = student_task(policy, run, problems, samples, folder), []
     for name in display.track("contexts with teacher prompts", list(contexts)):
-        taught = found.taught(policy, run, contexts[name], found.rollouts)
-        prompts = [row.teacher_parts[0][0] for row in taught]
-        own = dict(zip(student.asked, map(list, prompts), strict=True))
+        taught = student.taught(policy, run, contexts[name], student.rollouts)
+        prompts = [list(row.teacher_parts[0][0]) for row in taught]
+        by_sample = dict(zip(task.asked, prompts, strict=True))
         # A source may be named "module:function", which not every file system takes.
-        tasks.append(replace(student, folder=folder / quote(name, safe="@ "), own_prompts=own))
+        place = folder / quote(name, safe="@ ")
+        tasks.append(replace(task, folder=place, own_prompts=by_sample))
     with collect(policy, run, tasks, folder, display) as answers:
         return {name: of.graded for name, of in zip(contexts, answers, strict=True)}
 
@@ -213,20 +210,20 @@ def sample_student(
     task = student_task(policy, run, problems, samples, folder)
     if checkpoint:
         task = replace(task, trained=trained_in(checkpoint, run.config.model.train_mode))
-    with collect(policy, run, [task], folder, display, falls_back=falls_back) as [found]:
+    with collect(policy, run, [task], folder, display, falls_back=falls_back) as [student]:
         if task.trained:  # also where no rollout was missing
             load_trained(policy, task.trained)
-        return policy, with_engine(run, folder), found
+        return policy, with_engine(run, folder), student
 
 
 def with_engine(run: Resolved, folder: Path) -> Resolved:
-    """The run with the engine of a folder's rollouts: local, where servers did not start."""
+    """Return the run with the engine of a folder's rollouts: local, if servers did not start."""
     return run.changed("rollout", engine=min(recorded_engines([folder / STUDENT])))
 
 
 @dataclass(frozen=True)
 class TokenAnnotations:
-    """Places in a rollout of n tokens."""
+    """Positions in a rollout of n tokens."""
 
     divergence_point: int  # first token after a formula or number that the solution lacks, or n
     forced: tuple[int, ...] = ()  # a wrong rollout up to its box's content, then the right answer
@@ -234,7 +231,7 @@ class TokenAnnotations:
 
 
 def annotate(policy: Policy, rollout: Rollout) -> TokenAnnotations:
-    """Find the divergence from the solution, and the answer's place."""
+    """Find the divergence from the solution, and the position of the answer."""
     ids, problem = rollout.completion.ids, rollout.problem
     text, owners = written(token_bytes(policy.tokenizer, ids))
     solution = normalize(problem.solution)
@@ -267,28 +264,28 @@ def annotate(policy: Policy, rollout: Rollout) -> TokenAnnotations:
 def score(
     policy: Policy,
     run: Resolved,
-    found: GradedRollouts,
+    student: GradedRollouts,
     contexts: Mapping[str, Contexts],
     display: Display,
 ) -> ContextScores:
     """Score the rollouts with a teacher that reads each of the contexts, as training would."""
     heads = policy.lm_head, policy.lm_head
     scores: ContextScores = {name: [] for name in contexts}
-    total = len(found.rollouts) * len(contexts)
+    total = len(student.rollouts) * len(contexts)
     with display.counting("rollouts scored under contexts", total) as counter:
-        for start in range(0, len(found.rollouts), ROWS_AT_ONCE):
-            rows = found.rollouts[start : start + ROWS_AT_ONCE]
+        for start in range(0, len(student.rollouts), ROWS_AT_ONCE):
+            rows = student.rollouts[start : start + ROWS_AT_ONCE]
             annotations = [annotate(policy, row) for row in rows]
             # Once for all contexts. The adapter is untrained: both views have the base's weights.
-            student = _states(policy, [row.student_parts for row in rows])
+            states = _states(policy, [row.student_parts for row in rows])
             for name, of_problem in contexts.items():
-                taught = found.taught(policy, run, of_problem, rows)
+                taught = student.taught(policy, run, of_problem, rows)
                 teacher = _states(policy, [row.teacher_parts for row in taught])
                 prompts = [row.teacher_parts[0][0] for row in taught]
                 leakage = _answer_leakage(policy, prompts, annotations)
                 for i, row in enumerate(rows):
                     tokens = torch.tensor(row.completion.ids, device=policy.device)
-                    terms = detail(student[i], teacher[i], heads, tokens, run.objective).values
+                    terms = detail(states[i], teacher[i], heads, tokens, run.objective).values
                     values = {**taught[i].metrics, **rollout_metrics(terms, annotations[i])}
                     scores[name].append({**values, "answer_leakage": leakage[i]})
                     counter.add(len(row.completion.ids))
@@ -299,35 +296,34 @@ def score(
 def divergence_sums(
     policy: Policy,
     run: Resolved,
-    found: GradedRollouts,
+    student: GradedRollouts,
     divergence: Divergence,
-    display: Display | None = None,
+    display: Display,
 ) -> tuple[Float[np.ndarray, "p k"], Int[np.ndarray, "p k"]]:
-    """The divergence of each rollout in nats, at temperature 1 without clip, and its tokens.
+    """Return the divergence of each rollout in nats, at temperature 1 without clip, and its tokens.
 
     The teacher reads the run's context of each rollout's problem, masked as in training.
     """
     teacher = open_teacher(policy, run.config.teacher)
-    problems = {row.problem.id: row.problem for row in found.rollouts}  # each one once
+    problems = {row.problem.id: row.problem for row in student.rollouts}  # each one once
     contexts = Contexts(run.config.context, list(problems.values()))
     options = replace(KL, divergence=divergence)
     sums: list[float] = []
     tokens: list[int] = []
-    display = display or Display(enabled=False)
-    taught = found.taught(policy, run, contexts, found.rollouts)
+    taught = student.taught(policy, run, contexts, student.rollouts)
     shared = shared_length([prompt for row in taught for prompt, _ in row.teacher_parts])
     starts = range(0, len(taught), ROWS_AT_ONCE)
     for start in display.track("batches of rollouts scored", starts):
         rows = taught[start : start + ROWS_AT_ONCE]
-        student = policy.hidden_states(*_split([row.student_parts for row in rows]))
+        states = policy.hidden_states(*_split([row.student_parts for row in rows]))
         hidden = teacher.hidden_states(*_split([row.teacher_parts for row in rows]), shared)
         lengths = [len(row.completion.ids) for row in rows]
         loss = fused_paint_loss(
-            student, hidden, policy.lm_head, lengths, options, teacher_lm_head=teacher.lm_head
+            states, hidden, policy.lm_head, lengths, options, teacher_lm_head=teacher.lm_head
         )
         sums.extend(float(part.sum()) for part in loss.per_token.split(lengths))
         tokens += lengths
-    shape = found.graded.tokens.shape
+    shape = student.graded.tokens.shape
     return np.array(sums).reshape(shape), np.array(tokens).reshape(shape)
 
 
@@ -339,38 +335,22 @@ def kl_by_problem(
     display: Display,
     checkpoint: Path | None = None,
 ) -> tuple[Float[np.ndarray, " p"], GradedSamples]:
-    """KL(teacher ‖ student) in nats a token on rollouts that the student samples, and their grades.
+    """Return KL(teacher ‖ student) in nats a token on the student's rollouts, and their grades.
 
     The student is a checkpoint, or the base. The mean over the problems is the KL over all tokens.
     """
-    policy, run, found = sample_student(run, problems, samples, folder, display, checkpoint)
-    kl, tokens = divergence_sums(policy, run, found, FORWARD_KL, display)
+    policy, run, student = sample_student(run, problems, samples, folder, display, checkpoint)
+    kl, tokens = divergence_sums(policy, run, student, FORWARD_KL, display)
     sums, counts = kl.sum(axis=1), tokens.sum(axis=1)
     # A mean over problems would count the tokens of short rollouts more. Each problem has what it
     # adds to the quotient of both sums, by the delta method.
     ratio = sums.sum() / counts.sum()
-    return ratio + (sums - ratio * counts) / counts.mean(), found.graded
-
-
-def kl_of_checkpoint(
-    checkpoint: Path, run: Resolved, data: DataConfig, samples: int, folder: Path, display: Display
-) -> float:
-    """KL(teacher ‖ student) in nats a token, on rollouts that a checkpoint samples of the problems.
-
-    Raises:
-        ConfigError: the method has no teacher, or learned from stored completions.
-    """
-    require_count("samples", samples)
-    if not run.algorithm.needs_context:
-        raise ConfigError(f"{run.method} has no teacher to compare with")
-    problems = read_problems(data, needs=run.needed_fields).problems
-    kl, _ = kl_by_problem(run, problems, samples, folder, display, checkpoint)
-    return float(kl.mean())
+    return ratio + (sums - ratio * counts) / counts.mean(), student.graded
 
 
 @torch.no_grad()
 def _states(policy: Policy, rows: Sequence[Sequence[TurnPart]]) -> Sequence[Tensor]:
-    """Hidden states of the completions, each given by its prompts and what followed them."""
+    """Return the hidden states of each completion."""
     states = policy.hidden_states(*_split(rows))
     return torch.split(states, [sum(len(ids) for _, ids in row) for row in rows])
 
@@ -378,7 +358,7 @@ def _states(policy: Policy, rows: Sequence[Sequence[TurnPart]]) -> Sequence[Tens
 def _split(
     rows: Sequence[Sequence[TurnPart]],
 ) -> tuple[list[Sequence[int]], list[Sequence[int]]]:
-    """All prompts of some completions, and what was sampled after each."""
+    """Return all prompts of some completions, and the tokens that were sampled after each."""
     parts = [part for row in rows for part in row]
     return [prompt for prompt, _ in parts], [ids for _, ids in parts]
 
@@ -387,8 +367,8 @@ def _split(
 def _answer_leakage(
     policy: Policy, prompts: Sequence[Sequence[int]], annotations: Sequence[TokenAnnotations]
 ) -> list[float | None]:
-    """The probability of the right answer in the box of each wrong rollout; None for others."""
-    chosen = [i for i, found in enumerate(annotations) if found.forced]
+    """Return the probability of the right answer in each wrong rollout's box; None for others."""
+    chosen = [i for i, annotation in enumerate(annotations) if annotation.forced]
     leakage: list[float | None] = [None] * len(annotations)
     if not chosen:
         return leakage
@@ -405,7 +385,7 @@ def _answer_leakage(
 def rollout_metrics(
     terms: Mapping[str, np.ndarray], annotations: TokenAnnotations
 ) -> dict[str, Any]:
-    """Values of a rollout from those of its tokens."""
+    """Return the values of a rollout from those of its tokens."""
     gap = terms["teacher_entropy"] - terms["student_entropy"]
     after = gap[annotations.divergence_point :]
     return {

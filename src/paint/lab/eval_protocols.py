@@ -20,21 +20,17 @@ from paint.resolve.engines import AUTO, engine_of
 
 @dataclass(frozen=True)
 class EvalProtocol:
-    """The evaluation of every policy in an experiment; its seed is the policy's training seed.
-
-    Attributes:
-        control: problems on which nothing can be gained, evaluated, too; None: there are none.
-    """
+    """The evaluation of every policy in an experiment; its seed is the policy's training seed."""
 
     benchmark: Benchmark
     samples: int
     thinking: bool
     rollout: RolloutConfig
-    control: Benchmark | None = None
+    control: Benchmark | None = None  # problems on which nothing can be gained
 
     @property
     def benchmarks(self) -> tuple[Benchmark, ...]:
-        """All that is evaluated: the benchmark, and the control if there is one."""
+        """The benchmark, and the control if there is one."""
         return (self.benchmark,) if self.control is None else (self.benchmark, self.control)
 
     @property
@@ -62,9 +58,15 @@ class EvalProtocol:
 
 
 def protocol_for(
-    config: Config, benchmark: str | None, problems: int | None, samples: int
+    config: Config,
+    benchmark: str | None,
+    problems: int | None,
+    samples: int,
+    *,
+    thinking: bool | None = None,
+    max_new_tokens: int | None = None,
 ) -> EvalProtocol:
-    """The evaluation of an experiment, through the recipe's engine.
+    """Return the evaluation of an experiment, through the recipe's engine.
 
     On a published benchmark it is the paper's (section 'Experimental Details'), on other problems
     as the recipe trains. For the embedded model: the paper's sampling, no thinking, at most 96
@@ -74,28 +76,31 @@ def protocol_for(
         benchmark: as for `paint eval`; None: AIME 2024, and the embedded model's held-out problems.
         problems: number of its problems, from the first; None: all.
         samples: of each problem.
+        thinking, max_new_tokens: in place of the protocol's, unless None.
 
-    Raises:
-        ConfigError: prompts or grader are the user's own, and no benchmark is named.
+    Raises ConfigError if prompts or grader are the user's own, and no benchmark is named.
     """
     if benchmark is None and has_own_task(config):
         raise ConfigError(
             f"prompts or grader are your own, and the default benchmark is mathematics; name "
             f"problems by --benchmark, other ones than those of {config.data.path}"
         )
-    own, thinking = config.rollout, False
+    own = config.rollout
     if config.model.path == NAME:
-        name = benchmark or NAME
-        rollout = with_protocol(RolloutConfig(batch_size=400), demo_protocol())
+        name, protocol = benchmark or NAME, demo_protocol()
+        rollout = with_protocol(RolloutConfig(batch_size=400), protocol)
     else:
         name = benchmark or "aime_2024"
         protocol = fitting_protocol(config, [name])
-        thinking = protocol["thinking"]
         # Stored completions are those of a training, not answers to these problems.
         engine = AUTO if engine_of(own).is_stored else own.engine
         # An answer may be longer than a rollout.
         timeout = max(own.timeout, EvaluationConfig().rollout.timeout)
         rollout = replace(with_protocol(own, protocol), engine=engine, stored="", timeout=timeout)
+    if thinking is None:
+        thinking = protocol["thinking"]
+    if max_new_tokens is not None:
+        rollout = replace(rollout, max_new_tokens=max_new_tokens)
 
     def load(name: str) -> Benchmark:
         needs_answer = grader_needs_answer(config.grading)

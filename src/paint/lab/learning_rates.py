@@ -83,22 +83,14 @@ teacher and student predict alike."""
 
 @dataclass(frozen=True)
 class RateTrial:
-    """A student after a short training with a rate, measured on the held-out problems.
+    """A student after a short training with a rate, measured on the held-out problems."""
 
-    Attributes:
-        name: the rate as text; BEFORE for the base model.
-        kl: nats a token, by problem; None where the training has no student.
-        graded: the student's rollouts.
-        warnings: the run's collapse warnings at its end.
-        ended: why there is no student.
-    """
-
-    name: str
+    name: str  # the rate as text; BEFORE for the base model
     rate: float = 0.0
-    kl: Float[np.ndarray, " p"] | None = None
-    graded: GradedSamples | None = None
-    warnings: tuple[str, ...] = ()
-    ended: str = ""
+    kl: Float[np.ndarray, " p"] | None = None  # nats a token; None: there is no student
+    graded: GradedSamples | None = None  # the student's rollouts
+    warnings: tuple[str, ...] = ()  # the run's collapse warnings at its end
+    ended: str = ""  # why there is no student
 
     @property
     def collapsed(self) -> bool:

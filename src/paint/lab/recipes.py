@@ -28,14 +28,8 @@ from paint.resolve.check import Resolved, check_config
 SHARED = (
     *("model.path", "model.dtype", "model.date"),
     *("data.path", "data.weights", "data.problem_field", "data.solution_field"),
-    *(
-        "data.answer_field",
-        "data.id_field",
-        "data.limit",
-        "grading.grader",
-        "grading.weights",
-        "grading.options",
-    ),
+    *("data.answer_field", "data.id_field", "data.limit"),
+    *("grading.grader", "grading.weights", "grading.options"),
     "conversation",  # its environment may reward, and tools help
 )
 """Settings that all rows of a comparison share: their scores could not be compared otherwise."""
@@ -74,10 +68,8 @@ def read_recipes(
         control = replace(last.config, context=with_source(last.config.context, source))
         label = f"{name}-{source.replace('_', '-')}"
         runs.insert(-1, (label, _checked(label, control)))
-    configs = [(name, run.config) for name, run in runs]
-    require_shared(configs)
-    _require_different(configs)
-    _require_effect(runs)
+    require_shared([(name, run.config) for name, run in runs])
+    _require_different(runs)
     return runs
 
 
@@ -97,7 +89,7 @@ def require_shared(runs: Sequence[tuple[str, Config]]) -> None:
 def _read_all(
     recipes: Sequence[str | Config], base: str, change: Callable[[Config], Config]
 ) -> list[tuple[str, Config]]:
-    """The recipes with their shared settings, and their names; configs are named by settings."""
+    """Return the recipes with their shared settings, by name; configs are named by settings."""
     start = read_recipe(find_recipe(base)) if base else None
     read, unnamed = [], []
     for recipe in recipes:
@@ -116,7 +108,7 @@ def _read_all(
 
 
 def _swept(named: Sequence[tuple[str, Config]], sweep: Any) -> list[tuple[str, Config]]:
-    """Each recipe with every combination of a sweep's values."""
+    """Return each recipe with every combination of a sweep's values."""
     if not sweep:
         return list(named)
     swept_values = sweep_combinations(sweep)
@@ -130,13 +122,12 @@ def _swept(named: Sequence[tuple[str, Config]], sweep: Any) -> list[tuple[str, C
             # As the config has them: 2e-4, whether it was written so or as 0.0002.
             name = row_name({setting: table[setting] for setting in swept_values[0]})
             names.append(name if len(named) == 1 else f"{recipe},{name}")
-        _require_different(list(zip(names, configs, strict=True)))
         rows += zip(distinct_names(names), configs, strict=True)
     return rows
 
 
 def _checked(name: str, config: Config, stored: str = "") -> Resolved:
-    """The recipe with completions to train on, where its method can learn from them."""
+    """Resolve a recipe, with completions to train on where its method can learn from them."""
     with _of_recipe(name):
         run = check_config(config)
     # GRPO learns from its own completions, and SFT from none: they keep their engine.
@@ -145,30 +136,23 @@ def _checked(name: str, config: Config, stored: str = "") -> Resolved:
     return run
 
 
-def _require_different(runs: Sequence[tuple[str, Config]]) -> None:
-    """Raise ConfigError for two rows with the same settings."""
-    for (name, config), (other_name, other) in combinations(runs, 2):
-        if config == other:
+def _require_different(runs: Sequence[tuple[str, Resolved]]) -> None:
+    """Raise ConfigError for two rows that train alike."""
+    unread = {"interpolation_weight": 0.0, "top_fraction": 0.0}
+    for (name, run), (other_name, other) in combinations(runs, 2):
+        configs = [run.config, other.config]
+        hint = "leave one out"
+        if not (run.algorithm.needs_context or other.algorithm.needs_context):
+            # Neither has a teacher that reads a context, or is interpolated.
+            hint = f"{run.method} has no teacher; name another method or base, or {hint}"
+            configs = [
+                replace(config, context=ContextConfig()).changed("objective", **unread)
+                for config in configs
+            ]
+        if configs[0] == configs[1]:
             raise ConfigError(
                 f"{name} and {other_name} have the same settings, so their rows would be equal; "
-                f"leave one out"
-            )
-
-
-def _require_effect(runs: Sequence[tuple[str, Resolved]]) -> None:
-    """Raise ConfigError for two rows that differ in settings of a teacher which neither has."""
-    unread = {"interpolation_weight": 0.0, "top_fraction": 0.0}
-    rows = [
-        (name, replace(run.config, context=ContextConfig()).changed("objective", **unread), run)
-        for name, run in runs
-        if not run.algorithm.needs_context
-    ]
-    for (name, config, run), (other_name, other, _) in combinations(rows, 2):
-        if config == other:
-            raise ConfigError(
-                f"{name} and {other_name} differ in what a teacher reads or how it is "
-                f"interpolated, and {run.method} has no teacher that reads a context, so their "
-                f"rows would be equal; name another method or base"
+                f"{hint}"
             )
 
 

@@ -16,15 +16,10 @@ LONGEST = 400  # characters of a cell
 def repaired_table(
     name: str, results: Results, folder: Path, waiting: Callable[[str], None]
 ) -> Table | None:
-    """The problem whose share of right samples rose most from the base to a run, as a table.
+    """Return the problem whose share of right samples rose most from the base to a run, as a table.
 
-    Args:
-        name: of the run; the first of its seeds is shown.
-        results: of an experiment in the folder ``folder``.
-        waiting: says that another process is at work on its samples.
-
-    Returns:
-        None where nothing was repaired, or the samples are no longer there.
+    The first of the run's seeds is shown. None where nothing was repaired, or the samples in the
+    experiment's folder are no longer there. ``waiting`` is told of another process at work there.
     """
     groups = by_run(results)
     base, trained = groups[BASE][0], groups[name][0]

@@ -74,7 +74,6 @@ from paint.resolve.check import (
     resolve_evaluation,
     with_resolved,
 )
-from paint.training.callbacks import Callback
 from paint.training.step_time import LongWork
 from paint.training.trainer import train
 
@@ -106,7 +105,7 @@ class ExperimentRun:
         return f"{self.name}, seed {self.seed}"
 
     def steps(self, *, every_checkpoint: bool) -> list[int]:
-        """The steps whose checkpoints are evaluated, in order; 0 is the base model."""
+        """Return the steps whose checkpoints are evaluated, in order; 0 is the base model."""
         # From the config, since an interrupted run has checkpoints at other steps, too.
         if self.name == BASE:
             return [0]
@@ -116,16 +115,16 @@ class ExperimentRun:
 
     @cached_property
     def checked(self) -> Resolved:
-        """What it resolves to, with the engine that ``auto`` is on this machine."""
+        """The resolved config, with the engine that ``auto`` is on this machine."""
         return resolve_engine(check_training(self.config), find_machine())
 
 
 def require_steps(name: str, config: Config) -> None:
-    """Raise ConfigError for epochs: which checkpoints are evaluated is known before a training."""
+    """Raise ConfigError for epochs: an experiment chooses checkpoints by steps beforehand."""
     if config.train.epochs is not None:
         raise ConfigError(
-            f"{name}: train.epochs must be None in an experiment, got {config.train.epochs:g} "
-            f"(its checkpoints are chosen by steps; set train.steps)"
+            f"{name}: train.epochs must be None in an experiment, got {config.train.epochs:g}; set "
+            f"train.steps, by which its checkpoints are chosen"
         )
 
 
@@ -168,7 +167,11 @@ def run_experiment(
         missing = list(filter(missing_steps, seeded))
         _require_same(folder, seeded, missing, list(_stored(folder).values()), protocol)
     if len(missing) < len(seeded):
-        display.note(_stored_text(folder, len(seeded) - len(missing), len(seeded)))
+        rest = ""
+        if not missing:
+            rest = "; nothing was trained or evaluated, as another --output-dir would"
+        done = len(seeded) - len(missing)
+        display.note(f"{done} of {len(seeded)} are in {folder / 'results.jsonl'} already{rest}")
 
     trained = [run for run in missing if run.name != BASE and not _is_trained(run, folder)]
     if trained:
@@ -188,7 +191,10 @@ def run_experiment(
                     continue
                 steps_left = missing_steps(run)  # the other process may have just finished it
                 if steps_left:
-                    left = _time_left(spent, len(list(filter(missing_steps, seeded))))
+                    left = ""
+                    if spent:
+                        runs_left = len(list(filter(missing_steps, seeded)))
+                        left = f"; about {format_duration(float(np.mean(spent)) * runs_left)} left"
                     display.note(f"{number} of {len(seeded)}: {run.label}{left}")
                     began = monotonic()
                     _add_results(folder, _run(run, steps_left, folder, protocol, display), display)
@@ -207,29 +213,12 @@ def _is_trained(run: ExperimentRun, folder: Path) -> bool:
     return checkpoint is not None and step_of(checkpoint) == run.config.train.steps
 
 
-def _add_results(folder: Path, found: Sequence[CheckpointResult], display: Display) -> None:
-    """Append results to those of the experiment; refuses those of other problems."""
+def _add_results(folder: Path, results: Sequence[CheckpointResult], display: Display) -> None:
+    """Append results to those of the experiment. Raises RunError for those of other problems."""
     # For the file alone: while this process trained, others could train, too.
     with lock_folder(folder, waiting=display.note):
-        by_step([*read_results(folder), *found])
-        append_results(folder, found)
-
-
-def _stored_text(folder: Path, done: int, runs: int) -> str:
-    path = folder / "results.jsonl"
-    if done == runs:
-        return (
-            f"{path} has all of these results; nothing was trained or evaluated. To repeat the "
-            f"experiment, name another --output-dir"
-        )
-    return f"{done} of {runs} are in {path} already"
-
-
-def _time_left(spent: Sequence[float], runs: int) -> str:
-    """The time for so many runs, as text, by the seconds of those before; "" without any."""
-    if not spent:
-        return ""
-    return f"; about {format_duration(float(np.mean(spent)) * runs)} left"
+        by_step([*read_results(folder), *results])
+        append_results(folder, results)
 
 
 def _evaluated_steps(
@@ -249,7 +238,7 @@ def _evaluated_steps(
 def _seeded_runs(
     runs: Sequence[ExperimentRun], seeds: Sequence[int], folder: Path
 ) -> list[ExperimentRun]:
-    """The base model's run and the others with each seed, ordered by seed, all with one date."""
+    """Return the base model's run and the others with each seed, by seed, all with one date."""
     base = _require_comparable(runs)
     # A template may write the date: policies of one table get the same prompts.
     date = with_date(runs[0].config.model, folder).date
@@ -289,7 +278,7 @@ class RunDisplay(Display):
 def _run(
     run: ExperimentRun, steps: Sequence[int], folder: Path, protocol: EvalProtocol, display: Display
 ) -> list[CheckpointResult]:
-    """Train the run unless it is the base, and return its results after these steps."""
+    """Train the run unless it is the base, and return its results after the steps."""
     began = monotonic()
     checkpoints: dict[int, Path | None] = dict.fromkeys(steps)
     history, trained_on = [], ""
@@ -301,48 +290,50 @@ def _run(
         trained_on = str(read_run_json(run_folder)["problems"])
     graded = _evaluate(run, checkpoints, folder, protocol, display)
     display.note(f"{run.label} took {format_duration(monotonic() - began)}")
-    results = []
-    for step, (samples, *control) in graded.items():
-        # The clocks of the steps: start-up and work lost to a kill are not a method's cost.
-        seconds = 0.0
-        for row in history[:step]:
-            for name, value in row.items():
-                if name.startswith("seconds_") and name != "seconds_left":
-                    seconds += value
-        results.append(
-            CheckpointResult(
-                run=run.name,
-                seed=run.seed,
-                config=to_table(run.config),
-                protocol=protocol.table,
-                trained_on=trained_on,
-                steps=step,
-                rollout_tokens=round(sum(row["rollout_tokens"] for row in history[:step])),
-                seconds=seconds,
-                problems=samples.problems,
-                right=(samples.correct & samples.graded).sum(axis=1).tolist(),
-                answer_tokens=float(samples.tokens.mean()),
-                graded=None if samples.graded.all() else samples.graded.sum(axis=1).tolist(),
-                rewards=_mean_rewards(samples),
-                has_shares=are_shares(samples.scores),
-                control=_shares_right(control[0]) if control else None,
-            )
-        )
-    return results
+    return [
+        _result(run, step, history[:step], protocol, trained_on, *samples)
+        for step, samples in graded.items()
+    ]
 
 
-def _shares_right(samples: GradedSamples) -> list[float]:
-    """The share of correct samples of each problem; 0 without a verdict."""
-    shares: list[float] = (samples.correct & samples.graded).mean(axis=1).tolist()
-    return shares
-
-
-def _mean_rewards(samples: GradedSamples) -> list[float | None] | None:
-    """The mean reward of each problem, None without a verdict; None if the grader has answers."""
-    if samples.rewards is None:
-        return None
-    means = mean_of_samples(samples.rewards).tolist()
-    return [None if math.isnan(mean) else mean for mean in means]  # JSON has no NaN
+def _result(
+    run: ExperimentRun,
+    step: int,
+    history: Sequence[Mapping[str, float]],
+    protocol: EvalProtocol,
+    trained_on: str,
+    samples: GradedSamples,
+    control: GradedSamples | None = None,
+) -> CheckpointResult:
+    # The clocks of the steps: start-up and work lost to a kill are not a method's cost.
+    seconds = 0.0
+    for row in history:
+        for name, value in row.items():
+            if name.startswith("seconds_") and name != "seconds_left":
+                seconds += value
+    shares = rewards = None
+    if control is not None:
+        shares = (control.correct & control.graded).mean(axis=1).tolist()
+    if samples.rewards is not None:
+        means = mean_of_samples(samples.rewards).tolist()
+        rewards = [None if math.isnan(mean) else mean for mean in means]  # JSON has no NaN
+    return CheckpointResult(
+        run=run.name,
+        seed=run.seed,
+        config=to_table(run.config),
+        protocol=protocol.table,
+        trained_on=trained_on,
+        steps=step,
+        rollout_tokens=round(sum(row["rollout_tokens"] for row in history)),
+        seconds=seconds,
+        problems=samples.problems,
+        right=(samples.correct & samples.graded).sum(axis=1).tolist(),
+        answer_tokens=float(samples.tokens.mean()),
+        graded=None if samples.graded.all() else samples.graded.sum(axis=1).tolist(),
+        rewards=rewards,
+        has_shares=are_shares(samples.scores),
+        control=shares,
+    )
 
 
 def refuse_other_settings(run_folder: Path, config: Config) -> None:
@@ -356,9 +347,7 @@ def refuse_other_settings(run_folder: Path, config: Config) -> None:
         refuse_differences(f"{run_folder} holds a run", changes, ConfigError)
 
 
-def train_run(
-    run: ExperimentRun, run_folder: Path, display: Display, callbacks: Sequence[Callback] = ()
-) -> None:
+def train_run(run: ExperimentRun, run_folder: Path, display: Display) -> None:
     """Train in the run's folder up to the last checkpoint, resuming if the folder has a run."""
     checkpoint, steps = latest_checkpoint(run_folder), run.config.train.steps
     done = step_of(checkpoint) if checkpoint else 0
@@ -384,7 +373,6 @@ def train_run(
                 run_folder,
                 resume=has_begun,
                 display=shown,
-                callbacks=callbacks,
                 confirm=True,
             )
     except Interrupted as stopped:
@@ -408,7 +396,7 @@ def _evaluate(
     )
     # One seed for all policies of a training seed: they differ in weights, not in luck.
     sampling = SamplingProtocol(protocol.samples, protocol.thinking, protocol.sampling, run.seed)
-    place = folder / "evaluation" / f"seed-{run.seed}"
+    samples_folder = folder / "evaluation" / f"seed-{run.seed}"
 
     # The base, once; the checkpoints' weights are loaded into it one after the other.
     conversation = run.config.conversation
@@ -419,19 +407,19 @@ def _evaluate(
         prompts=run.config.prompts,
         conversation=conversation,
     )
-    asked = []
-    for benchmark in protocol.benchmarks:
-        prompts = deployment_prompts(policy, benchmark.problems, thinking=protocol.thinking)
-        asked.append((benchmark, prompts))
+    prompts = [
+        deployment_prompts(policy, benchmark.problems, thinking=protocol.thinking)
+        for benchmark in protocol.benchmarks
+    ]
     tasks = []
     for step, checkpoint in checkpoints.items():
         is_last = [step] == run.steps(every_checkpoint=False)
         # The last has the run's name alone: its samples stay when --every-checkpoint is added.
         name = run.name if is_last else f"{run.name}-step-{step:06d}"
         trained = trained_in(checkpoint, model.train_mode) if checkpoint else None
-        for benchmark, prompts in asked:
-            store = place / name / benchmark.name
-            tasks.append(EvalTask(store, benchmark.problems, prompts, sampling, trained))
+        for benchmark, asked in zip(protocol.benchmarks, prompts, strict=True):
+            store = samples_folder / name / benchmark.name
+            tasks.append(EvalTask(store, benchmark.problems, asked, sampling, trained))
 
     with (
         collect_samples(
@@ -439,7 +427,7 @@ def _evaluate(
             model,
             protocol.rollout,
             tasks,
-            place / run.name,
+            samples_folder / run.name,
             display,
             conversation=conversation,
         ) as stores,
@@ -447,7 +435,7 @@ def _evaluate(
     ):
         graded = [grade(store, grader, run.config.grading, display) for store in stores]
         note_failed_calls(graded, display)
-        count = len(asked)
+        count = len(prompts)
         return {step: graded[i * count : (i + 1) * count] for i, step in enumerate(checkpoints)}
 
 
@@ -480,7 +468,7 @@ def _require_same(
     """Reject stored results and unfinished runs with other settings."""
     path = folder / "results.jsonl"
     for run in seeded:
-        found = [
+        stored = [
             (from_table(result.config, source=str(path)), result.protocol)
             for result in results
             if (result.run, result.seed) == (run.name, run.seed)
@@ -488,9 +476,9 @@ def _require_same(
         run_folder = folder / run.name / f"seed-{run.seed}"
         # A run that was interrupted has no result yet, but its settings.
         if run in missing and (run_folder / "run.json").exists():
-            found.append((read_run(run_folder), protocol.table))
+            stored.append((read_run(run_folder), protocol.table))
 
-        for config, stored_protocol in found:
+        for config, stored_protocol in stored:
             lines = setting_differences(stored_protocol, protocol.table)
             changes = differences(config, with_resolved(run.config, config))
             lines += [line for line in changes if line.split(":")[0] not in CHANGEABLE_SETTINGS]
@@ -498,7 +486,4 @@ def _require_same(
 
 
 def _stored(folder: Path) -> dict[tuple[str, int, int], CheckpointResult]:
-    stored: dict[tuple[str, int, int], CheckpointResult] = {}
-    for result in read_results(folder):
-        stored[(result.run, result.seed, result.steps)] = result
-    return stored
+    return {(result.run, result.seed, result.steps): result for result in read_results(folder)}

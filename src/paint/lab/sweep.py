@@ -14,24 +14,17 @@ from paint.config.schema import Config
 from paint.core.errors import ConfigError, format_short
 from paint.core.extensions import OptionTable
 
-FIXED = {
-    "data": "all rows train on the same problems",
-    "grading": "one grader says what is right in all rows",
-    "conversation": "one environment rewards, and the same tools answer, in all rows",
-    "log": "runs of a comparison have their own folders; set --output-dir",
-    "validation": "all rows are evaluated on the same problems; set --benchmark and --samples",
-    "model.path": "all rows have the same base model",
-    "model.dtype": "all rows have the same base model",
-    "model.date": "all rows have the same prompts",
-    "train.seed": "every row has the same seeds; set --seed and --seeds",
-}
-"""Settings, and sections, that cannot differ between rows of one comparison, with the reason."""
+FIXED = (
+    *("data", "grading", "conversation", "log", "validation"),
+    *("model.path", "model.dtype", "model.date", "train.seed"),
+)
+"""Settings, and sections, that cannot differ between the rows of a comparison."""
 
 NAME_BYTES = 150  # a row's name is that of a folder, which has 255 at most
 
 
 def sweep_combinations(sweep: Any) -> list[dict[str, Any]]:
-    """Every combination of the values of a dict, the last setting's varying fastest.
+    """Return every combination of the values of a dict, the last setting's varying fastest.
 
     Raises ConfigError for what is no setting or cannot be swept, and for a setting without values.
     """
@@ -67,15 +60,15 @@ def _require_sweepable(name: str) -> None:
         raise ConfigError(
             f"sweep: {name} is a section; name a setting, such as train.learning_rate"
         )
-    if section not in sections:
-        raise ConfigError(f"sweep: unknown setting {name}{nearest_setting(key or section)}")
-    fields = getattr(Config(), section).__dataclass_fields__
+    fields = getattr(Config(), section).__dataclass_fields__ if section in sections else {}
     if first not in fields:
-        near = nearest_setting(f"{section}.{first}")
-        raise ConfigError(f"sweep: unknown setting {name}{near}")
-    for fixed in (section, f"{section}.{first}"):
-        if fixed in FIXED:
-            raise ConfigError(f"sweep: {name} cannot differ between rows: {FIXED[fixed]}")
+        near = f"{section}.{first}" if section in sections else key or section
+        raise ConfigError(f"sweep: unknown setting {name}{nearest_setting(near)}")
+    if {section, f"{section}.{first}"} & set(FIXED):
+        raise ConfigError(
+            f"sweep: {name} cannot differ between rows, which share model, problems, grader, "
+            f"environment, evaluation, folder and seeds"
+        )
     is_table = fields[first].type is OptionTable
     if is_table != bool(option):
         hint = f"name one of its options, as {name}.NAME" if is_table else "it has no options"
@@ -83,7 +76,7 @@ def _require_sweepable(name: str) -> None:
 
 
 def row_name(settings: Mapping[str, Any]) -> str:
-    """A row's name, which is that of its folder, too: learning_rate=2e-4,lora_rank=8.
+    """Return a row's name, also that of its folder, such as learning_rate=2e-4,lora_rank=8.
 
     "" where it would be too long.
     """
@@ -100,7 +93,7 @@ def row_name(settings: Mapping[str, Any]) -> str:
 
 
 def value_text(value: Any) -> str:
-    """A setting's value as a table shows it: 2e-4, true, solution+feedback."""
+    """Return a setting's value as a table shows it: 2e-4, true, solution+feedback."""
     if value is None or isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):
@@ -112,7 +105,7 @@ def value_text(value: Any) -> str:
 
 
 def names_of(configs: Sequence[Config]) -> list[str]:
-    """Names of configs that have none, by the settings in which they differ."""
+    """Return names of configs that have none, by the settings in which they differ."""
     varied = varied_settings(configs)
     names = [
         row_name({name: values[i] for name, values in varied.items()}) for i in range(len(configs))
@@ -121,7 +114,7 @@ def names_of(configs: Sequence[Config]) -> list[str]:
 
 
 def distinct_names(names: Sequence[str]) -> list[str]:
-    """The names, with a number where two are one, or where a name is empty."""
+    """Return the names, with a number where two are equal, or where a name is empty."""
     return [
         name if name and names.count(name) == 1 else f"{name or 'row'}-{number}"
         for number, name in enumerate(names, start=1)

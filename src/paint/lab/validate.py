@@ -1,11 +1,9 @@
 """Validation of a training file before a run (`paint data validate`).
 
 The complete file is read and every bad row is counted, whatever `data.on_bad_row` is. Checks and
-prompts are the same as in a run (paint.data.problems, chatforms.chat_template). Nothing is
-written.
+prompts are those of a run. Nothing is written.
 """
 
-import heapq
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -20,7 +18,6 @@ from transformers import PreTrainedTokenizerBase
 
 from chatforms.conventions import read_thinking
 from chatforms.lengths import most_tokens, token_lengths
-from paint.config.schema import Config
 from paint.core.demo_files import problems_path
 from paint.core.display import Display, differing_lines
 from paint.data.contexts import Contexts
@@ -42,32 +39,27 @@ from paint.models.prompts import (
 from paint.models.references import Reference, describe_changes, fit_reference
 from paint.objective.masking import anchors
 from paint.resolve.check import Resolved
-from paint.training.row_prompts import LONGEST
+from paint.training.row_prompts import LONGEST, rows_to_count
 from paint.training.teacher_views import masked_context
 from strictgrade.choice import named_letters
 
 SHOWN_ROWS = 5
 
-WRONG_REFERENCES = (
-    "wrong boxes: with the last 40 % of every reference wrong, the demo's accuracy changed by "
-    "-46.6 points by SFT, -1.7 by OPSD and +18.4 by PAINT, which hides the end "
-    "(docs/results/demo.md#references-that-go-wrong)"
-)
-"""What references that end in a wrong answer cost; its numbers are of the page that it names."""
+WRONG_REFERENCES = "what wrong boxes cost: docs/results/demo.md#references-that-go-wrong"
 
 GRADES_ANSWERS = ("math", "exact", "choice")
-"""Graders by which solutions are graded. Others may cost money or run code."""
+"""Graders that solutions are graded by. Others may cost money or run code."""
 
 NO_BOXES = (
     "no solution has a box, which the paper's prompt asks the student for; where answers are not "
     "mathematics, set prompts.student (docs/how-to/own-context.md#prompts)"
 )
 
+# Reasons for which a row is bad.
 TURNS = "turns that the chat template does not take"
 THOUGHTS = "a thought that does not fit the model's chat format"
-"""Reasons for which a row is bad."""
 
-RowMessages = list[tuple[int, str]]  # number and message of each
+RowMessages = list[tuple[int, str]]  # row number and message
 
 
 class LengthQuantiles(NamedTuple):
@@ -80,77 +72,46 @@ class LengthQuantiles(NamedTuple):
 
 @dataclass(slots=True, repr=False)
 class FileCheck:
-    """Result of the validation of a file.
-
-    Attributes:
-        limit: most tokens of a teacher prompt.
-        rows: number of rows, of which ``good`` are valid; the following count these.
-        columns: number of rows that have each column.
-        notes: how the file was read, and what its rows and the prompts do to each other.
-        bad: number and message of bad rows, by reason.
-        measured: number of valid rows whose lengths and anchors are measured: all, or of a long
-            file a sample (``lengths.spaced``).
-        lengths: token lengths of problem, solution, student prompt and longest teacher prompt.
-        too_long: valid rows whose teacher prompt is over `limit` tokens, as `bad`; of all rows.
-        without_anchors: number of measured rows whose context has no anchors.
-        grader: which of the run's graders has graded solutions and looked at gold answers; "" if
-            none of them compares answers (GRADES_ANSWERS).
-        boxed: number of solutions by verdict, graded as if they were completions: "right" if the
-            grader accepts it. Rows without solution or answer are left out.
-        gold_warnings: valid rows with a gold answer that the grader math cannot parse or may
-            misread, or that is no letter for the grader choice.
-        ungradable: valid rows of which the run's graders can grade no completion, as their own
-            solution shows.
-        views: prompts of the first valid row, by view.
-    """
+    """Result of the validation of a file."""
 
     path: str
-    limit: int
+    limit: int  # most tokens of a teacher prompt
     rows: int = 0
-    columns: Counter[str] = field(default_factory=Counter)
-    notes: list[str] = field(default_factory=list)
-    good: int = 0
-    measured: int = 0
-    bad: dict[str, RowMessages] = field(default_factory=dict)
+    columns: Counter[str] = field(default_factory=Counter)  # number of rows that have each
+    notes: list[str] = field(default_factory=list)  # how rows and prompts were read
+    good: int = 0  # valid rows, which all that follows counts
+    measured: int = 0  # of which lengths and anchors are: all, or a sample of many (``spaced``)
+    bad: dict[str, RowMessages] = field(default_factory=dict)  # by reason
     lengths: dict[str, LengthQuantiles] = field(default_factory=dict)
-    too_long: RowMessages = field(default_factory=list)
-    without_anchors: int = 0
-    grader: str = ""
-    boxed: Counter[str] = field(default_factory=Counter)
-    gold_warnings: RowMessages = field(default_factory=list)
-    ungradable: RowMessages = field(default_factory=list)
-    views: dict[str, str] = field(default_factory=dict)
+    too_long: RowMessages = field(default_factory=list)  # of all rows
+    without_anchors: int = 0  # measured rows whose context has none
+    grader: str = ""  # of the run's graders, one of GRADES_ANSWERS; "" without any
+    boxed: Counter[str] = field(default_factory=Counter)  # solutions by that grader's verdict
+    gold_warnings: RowMessages = field(default_factory=list)  # gold answers that may be misread
+    ungradable: RowMessages = field(default_factory=list)  # that no completion can be right of
+    views: dict[str, str] = field(default_factory=dict)  # prompts of the first valid row
 
     @property
     def findings(self) -> dict[str, RowMessages]:
-        """Rows by what was found of them."""
-        found = {f"bad: {reason}": rows for reason, rows in self.bad.items()}
-        found[f"over data.max_prompt_tokens, {self.limit:,}"] = self.too_long
-        found["gold answers to check (docs/how-to/own-data.md)"] = self.gold_warnings
-        found["cannot be graded"] = self.ungradable
-        return found
+        """Rows by finding."""
+        findings = {f"bad: {reason}": rows for reason, rows in self.bad.items()}
+        findings[f"over data.max_prompt_tokens, {self.limit:,}"] = self.too_long
+        findings["gold answers to check (docs/how-to/own-data.md)"] = self.gold_warnings
+        findings["cannot be graded"] = self.ungradable
+        return {title: rows for title, rows in findings.items() if rows}
 
     def __repr__(self) -> str:
-        """The counts, a line each; the fields have the rows and the prompts."""
+        """Return the counts; the fields have the rows and the prompts."""
         lines = [f"{self.path}: {self.rows:,} rows, {self.good:,} good", *self.notes]
-        lines += [f"{title}: {len(rows):,} rows" for title, rows in self.findings.items() if rows]
-        for name, length in self.lengths.items():
-            lines.append(
-                f"{name}, tokens: median {length.median:,.0f}, 95 % {length.p95:,.0f}, longest "
-                f"{length.longest:,.0f}"
-            )
+        lines += [f"{title}: {len(rows):,} rows" for title, rows in self.findings.items()]
         return "\n".join(lines)
 
 
 def check_file(run: Resolved, *, display: Display | None = None) -> FileCheck:
     """Validate all rows of `data.path`, or up to `data.limit` valid ones.
 
-    Args:
-        run: the settings of the run, checked.
-
-    Raises:
-        DataError: the source cannot be read or is empty.
-        PolicyError: the tokenizer cannot be loaded, or has no working chat template.
+    Raises DataError if the source cannot be
+    read or is empty, PolicyError if the tokenizer has no working chat template.
     """
     display, config = display or Display(), run.config
     tokenizer = load_tokenizer(config.model.path)
@@ -160,7 +121,7 @@ def check_file(run: Resolved, *, display: Display | None = None) -> FileCheck:
         raise DataError(f"{check.path} is empty; it must hold one problem a row")
 
     problems = _check_thoughts(run, tokenizer, problems, check)
-    problems = _check_prompts(config, tokenizer, problems, check, display)
+    problems = _check_prompts(run, tokenizer, problems, check, display)
     check.good = len(problems)
     for problem in display.track("gold answers read", problems):
         doubts = _doubts(problem, config.grading.grader)
@@ -188,7 +149,7 @@ def check_file(run: Resolved, *, display: Display | None = None) -> FileCheck:
 def _read_problems(
     run: Resolved, tokenizer: PreTrainedTokenizerBase, check: FileCheck, display: Display
 ) -> list[Problem]:
-    """The valid rows; counts all rows, their columns and formats, and lists the bad ones."""
+    """Return the valid rows; count all rows, their columns and formats, and list the bad ones."""
     problems: list[Problem] = []
     formats: Counter[str] = Counter()
 
@@ -222,7 +183,7 @@ def _read_problems(
 
 
 def _check_prompts(
-    config: Config,
+    run: Resolved,
     tokenizer: PreTrainedTokenizerBase,
     problems: Sequence[Problem],
     check: FileCheck,
@@ -232,13 +193,12 @@ def _check_prompts(
 
     A row whose turns the chat template does not take is bad.
     """
-    contexts = Contexts(config.context, problems)
-    views = ViewWriter.of(tokenizer, config)
+    config = run.config
+    contexts, views = Contexts(config.context, problems), ViewWriter.of(tokenizer, config)
     good: list[Problem] = []
-    sizes: list[tuple[int, ...]] = []  # bytes of the problem, the solution and the teacher prompt
     with display.counting("prompts measured", len(problems)) as counter:
         for chunk in chunks(problems):
-            prompts = []
+            prompts: dict[int, str] = {}
             for problem in chunk:
                 try:
                     # All of the context and the marker: no step makes a longer prompt.
@@ -247,13 +207,15 @@ def _check_prompts(
                     check.bad.setdefault(TURNS, []).append((problem.row, str(error)))
                     continue
                 good.append(problem)
-                prompts.append(teacher)
-                texts = problem.problem, problem.solution, teacher
-                sizes.append(tuple(len(text.encode()) for text in texts))
-            measured = good[len(good) - len(prompts) :]
-            check.too_long += _too_long(tokenizer, measured, prompts, check.limit)
+                # Most prompts have fewer bytes than the limit has tokens, and need no tokens.
+                if most_tokens(tokenizer, teacher) > check.limit:
+                    prompts[problem.row] = teacher
+            lengths = token_lengths(tokenizer, list(prompts.values()))
+            for row, length in zip(prompts, lengths, strict=True):
+                if length > check.limit:
+                    check.too_long.append((row, f"a teacher prompt of {length} tokens"))
             counter.to(counter.done + len(chunk))
-    _measure_lengths(config, tokenizer, good, contexts, sizes, check, display)
+    _measure_lengths(run, views, good, contexts, check, display)
 
     for problem in good[:1]:
         # The context of the first step, before a completion.
@@ -265,41 +227,22 @@ def _check_prompts(
     return good
 
 
-def _too_long(
-    tokenizer: PreTrainedTokenizerBase,
-    problems: Sequence[Problem],
-    prompts: Sequence[str],
-    limit: int,
-) -> RowMessages:
-    # Most prompts have fewer bytes than the limit has tokens, and need no tokens.
-    places = [i for i, prompt in enumerate(prompts) if most_tokens(tokenizer, prompt) > limit]
-    lengths = token_lengths(tokenizer, [prompts[i] for i in places])
-    return [
-        (problems[i].row, f"a teacher prompt of {length} tokens")
-        for i, length in zip(places, lengths, strict=True)
-        if length > limit
-    ]
-
-
 def _measure_lengths(
-    config: Config,
-    tokenizer: PreTrainedTokenizerBase,
+    run: Resolved,
+    views: ViewWriter,
     problems: Sequence[Problem],
     contexts: Contexts,
-    sizes: Sequence[tuple[int, ...]],
     check: FileCheck,
     display: Display,
 ) -> None:
-    rows = range(len(problems))
-    views = ViewWriter.of(tokenizer, config)
-    places, longest = spaced(rows), set[int]()
+    places = spaced(range(len(problems)))
     check.measured = len(places)
-    if check.measured < len(rows):
-        for text in range(len(sizes[0])):
-            longest |= {*heapq.nlargest(LONGEST, rows, key=lambda i: sizes[i][text])}
+    longest: list[int] = []
+    if check.measured < len(problems):
+        longest = rows_to_count(run, contexts, problems)
     lengths: dict[str, list[int]] = {}
     with display.counting("lengths measured", len(places) + len(longest)) as counter:
-        for chunk in chunks([problems[i] for i in (*places, *sorted(longest))]):
+        for chunk in chunks([problems[i] for i in (*places, *longest)]):
             written = [views.texts(problem, [contexts.longest(problem)]) for problem in chunk]
             texts = {
                 "problem": [problem.problem for problem in chunk],
@@ -307,8 +250,8 @@ def _measure_lengths(
                 "student prompt": [student for student, _ in written],
                 "teacher prompt": [teacher for _, teacher in written],
             }
-            for name, own in texts.items():
-                lengths.setdefault(name, []).extend(token_lengths(tokenizer, own))
+            for name, column in texts.items():
+                lengths.setdefault(name, []).extend(token_lengths(views.tokenizer, column))
             counter.to(counter.done + len(chunk))
     for name, counts in lengths.items():
         quantiles = length_quantiles(counts[: check.measured])
@@ -325,15 +268,15 @@ def _check_thoughts(
     problems: Sequence[Problem],
     check: FileCheck,
 ) -> list[Problem]:
-    """Note what SFT makes of the thoughts of solutions, and return the rows that the run takes."""
+    """Note how SFT changes the thoughts of solutions, and return the rows that the run takes."""
     with chat_errors():
-        known = read_thinking(tokenizer)
+        tags = read_thinking(tokenizer)
     thinking = run.config.model.student_thinking
     references: list[Reference] = []
     refused: RowMessages = []
     for problem in problems:
         try:
-            references.append(fit_reference(problem.solution, known, thinking=thinking))
+            references.append(fit_reference(problem.solution, tags, thinking=thinking))
         except PromptError as error:
             refused.append((problem.row, str(error)))
     notes = describe_changes(references)
@@ -349,7 +292,7 @@ def _check_thoughts(
 
 
 def _doubts(problem: Problem, graders: Sequence[str]) -> list[str]:
-    """What to look at in the gold answers of a problem, by the graders that read them."""
+    """Return doubts about the gold answers of a problem, by the graders that read them."""
     doubts: list[str] = []
     if "math" in graders:
         doubts.extend(
@@ -392,7 +335,7 @@ def _try_rows(
 
 
 def length_quantiles(lengths: Sequence[int]) -> LengthQuantiles:
-    """Compute median, 95th percentile and maximum of at least one length.
+    """Return median, 95th percentile and maximum of at least one length.
 
     The 95th percentile is the smallest length that is at least as long as 95 % of them.
     """
@@ -405,14 +348,14 @@ def print_check(check: FileCheck, console: Console) -> None:
     """Print the counts, the first bad rows by reason, and the lengths."""
     console.print(f"{check.path}: {check.rows:,} rows, {check.good:,} good")
     columns = []
-    for name, rows in check.columns.items():
-        columns.append(name if rows == check.rows else f"{name} (in {rows:,} rows)")
+    for name, count in check.columns.items():
+        columns.append(name if count == check.rows else f"{name} (in {count:,} rows)")
     console.print(f"columns: {', '.join(columns)}")
     for note in check.notes:
         console.print(note)
 
-    for title, found in check.findings.items():
-        _print_rows(title, found, console)
+    for title, rows in check.findings.items():
+        _print_rows(title, rows, console)
     if not check.good:
         return
 
@@ -440,8 +383,8 @@ def print_check(check: FileCheck, console: Console) -> None:
     if check.measured < check.good:
         console.print(
             f"lengths and anchors are those of {check.measured:,} of {check.good:,} rows, at equal "
-            f"distances; longest is also of the {LONGEST} with the most bytes of each text, and "
-            f"every row is held against data.max_prompt_tokens"
+            f"distances; longest is also of the {LONGEST} with the most bytes, and every row is "
+            f"held against data.max_prompt_tokens"
         )
     table = Table("tokens", "median", "95 %", "longest")
     for column in table.columns[1:]:
@@ -451,17 +394,15 @@ def print_check(check: FileCheck, console: Console) -> None:
     console.print(table)
 
 
-def _print_rows(title: str, found: RowMessages, console: Console) -> None:
+def _print_rows(title: str, rows: RowMessages, console: Console) -> None:
     """Print the first rows of a finding; rows of one message in one line."""
-    if not found:
-        return
-    console.print(f"{title}: {len(found):,} rows")
+    console.print(f"{title}: {len(rows):,} rows")
     # Every row of a file with other columns has the same message.
-    listed: dict[str, list[str]] = {}
-    for row, message in found[:SHOWN_ROWS]:
-        listed.setdefault(message, []).append(str(row))
-    for message, rows in listed.items():
-        word = "row" if len(rows) == 1 else "rows"
-        console.print(f"  {word} {', '.join(rows)}: {message}")
-    if len(found) > SHOWN_ROWS:
+    by_message: dict[str, list[str]] = {}
+    for row, message in rows[:SHOWN_ROWS]:
+        by_message.setdefault(message, []).append(str(row))
+    for message, numbers in by_message.items():
+        word = "row" if len(numbers) == 1 else "rows"
+        console.print(f"  {word} {', '.join(numbers)}: {message}")
+    if len(rows) > SHOWN_ROWS:
         console.print("  ...")

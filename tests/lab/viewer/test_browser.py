@@ -273,21 +273,6 @@ def test_page_run_shows_the_metric_of_a_collapse_warning(
         assert last.get_attribute("data-chart") == "Cut off, without an answer, repetitive"
 
 
-def test_page_of_a_long_run_says_which_steps_were_not_rescored(
-    browser: Any, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tokens = [sum(len(row["completion_ids"]) for row in stored(run, step)[:4]) for step in (1, 3)]
-    monkeypatch.setattr("paint.lab.viewer.run.MOST_TOKENS", sum(tokens))  # of three steps, two fit
-    monkeypatch.setattr("paint.lab.viewer.run.RESCORED_ROWS", 4)
-    page = show_targets([run], Display(enabled=False), PageSpec(), out=tmp_path / "long.html")
-    with opened(browser, page, "view=rollouts&step=3&row=0&color=push") as at:
-        assert "paint show RUN --steps" not in at.inner_text("#origin")
-        assert at.input_value("#quantity") == "push"
-        at.evaluate("selectRow(ROWS.find((row) => row.step === 1))")
-        assert "paint show RUN --steps 1" in at.inner_text("#origin")
-        assert at.input_value("#quantity") == "kl"
-
-
 @pytest.mark.parametrize("dark", [False, True])
 def test_page_tokens_are_readable_without_network(browser: Any, page: Path, dark: bool) -> None:
     contrast = """() => usable.flatMap(q => { quantity = q; recolour(); return spans.map(s => {

@@ -140,39 +140,12 @@ def test_choose_missing_steps_and_rows_are_refused(run: Path) -> None:
 
 @pytest.fixture
 def long_run(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of the run that is long: steps 1 and 3 fit on a page, which rescores step 3."""
+    """A copy of the run that is long: steps 1 and 3 fit on a page."""
     copy = tmp_path / "long"
     shutil.copytree(run, copy)
     tokens = [sum(len(row["completion_ids"]) for row in stored(run, step)[:4]) for step in (1, 3)]
     monkeypatch.setattr(paint.lab.viewer.run, "MOST_TOKENS", sum(tokens))
-    monkeypatch.setattr(paint.lab.viewer.run, "RESCORED_ROWS", 4)
     return copy
-
-
-def rescored(run: Path, spec: PageSpec) -> dict[int, list[bool]]:
-    """By step of a page, whether its rows have likeliest tokens."""
-    data = run_data(run, spec, Display(enabled=False))
-    for step in data["steps"]:
-        assert all("kl" in row["values"] for row in step["rows"])
-        assert all(("slope" in row["values"]) == ("entries" in row) for row in step["rows"])
-    return {step["step"]: ["entries" in row for row in step["rows"]] for step in data["steps"]}
-
-
-@pytest.mark.slow
-def test_run_data_of_a_long_run_rescores_some_steps(
-    long_run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert rescored(long_run, PageSpec()) == {1: [False] * 4, 3: [True] * 4}
-    assert rescored(long_run, PageSpec(steps=[1, 2, 3]))[1] == [True] * 6
-    assert rescored(long_run, PageSpec(row=1)) == {1: [True], 2: [True], 3: [True]}
-    assert rescored(long_run, PageSpec(contexts=["none"])) == {1: [True] * 4, 3: [True] * 4}
-    run_data(long_run, PageSpec(), Display())
-    assert "in 1 of the 2 steps" in " ".join(capsys.readouterr().out.split())
-
-
-def test_run_data_of_a_long_run_rescores_rows_without_logged_values(long_run: Path) -> None:
-    tokens_path(long_run, 1).unlink()
-    assert rescored(long_run, PageSpec()) == {1: [True] * 4, 3: [True] * 4}
 
 
 def test_choose_reads_no_rows_after_the_shown_ones(long_run: Path) -> None:

@@ -91,17 +91,6 @@ def test_show_run_without_some_rollouts_says_which(
     assert said in capsys.readouterr().out
 
 
-def test_show_run_without_some_token_values_says_which(
-    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = shutil.copytree(run, tmp_path / "run")
-    assert main(["show", str(folder), "--no-rescore", "--no-open"]) == 0
-    assert "is missing" not in capsys.readouterr().out
-    (folder / "tokens/step-000002.parquet").unlink()
-    assert main(["show", str(folder), "--no-rescore", "--no-open"]) == 0
-    assert "tokens/step-000002.parquet is missing" in capsys.readouterr().out
-
-
 def test_evaluation_data_matches_grades(run: Path) -> None:
     """The figures are those of the summary that the run wrote, and every answer is there."""
     data = evaluation_data([run / "validation"])

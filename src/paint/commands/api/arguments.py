@@ -1,7 +1,7 @@
 """Types of the arguments of commands: how the command line bounds and explains them.
 
-A command is a Python function (paint.commands). Where an annotation here has a help text, the
-argument means the same in every command that has it. A ``Check`` is that of the command line.
+A command is a Python function (paint.commands). An annotation with a help text means the same in
+every command that has it.
 """
 
 from collections.abc import Mapping, Sequence

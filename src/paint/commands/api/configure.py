@@ -61,16 +61,11 @@ def configure(
     data: Any = None,
     sections: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> tuple[Config, Resolved]:
-    """The config with the arguments of a call, and what it resolves to; rows are stored.
-
-    The config is as it was given: options of extensions without their defaults.
+    """Return the config with the arguments of a call, as given and as resolved; store rows.
 
     Args:
         folder: where rows are stored, once the settings are found to be right.
-        model: ``model.path``, or settings of the section.
-        data: ``data.path`` (one source, or a list of several, each a path or a dict of path and
-            weight), or rows in its place (a list of dicts, or a dict of columns), or settings of
-            the section.
+        model, data: as of commands (paint.commands.api.arguments).
         sections: settings by section; objects and functions stand for their names.
     """
     given: dict[str, Any] = dict(sections or {})
@@ -94,7 +89,7 @@ def configure(
 
 
 def with_sections(config: Config, sections: Mapping[str, Any]) -> Config:
-    """The config with some settings replaced and checked, as those of a recipe are."""
+    """Return the config with some settings replaced and checked, as those of a recipe are."""
     table = {}
     for name, settings in sections.items():
         if isinstance(settings, Mapping):
@@ -107,7 +102,7 @@ def with_sections(config: Config, sections: Mapping[str, Any]) -> Config:
 
 
 def as_named(value: Any) -> Any:
-    """A setting as a recipe holds it: objects by their names, paths as text."""
+    """Return a setting as a recipe holds it: objects by their names, paths as text."""
     if isinstance(value, Divergence):
         return divergence_name(value)
     if isinstance(value, Path):
@@ -124,8 +119,7 @@ def as_named(value: Any) -> Any:
 def write_rows(rows: Any, folder: Path, name: str = "") -> str:
     """Write rows as JSONL and return the path; without a name, the file is named by its content.
 
-    Raises:
-        DataError: a row is no dict, or holds a value that JSON has not.
+    Raises DataError if a row is no dict, or holds a value that JSON has not.
     """
     _require_one_split(rows)
     if hasattr(rows, "to_dict") and hasattr(rows, "columns"):  # a pandas.DataFrame
@@ -189,7 +183,7 @@ def _are_sources(data: Any) -> bool:
 
 
 def _cell(value: Any, field_name: str, row: int) -> Any:
-    """A cell as JSON takes it; missing numbers of pandas become null."""
+    """Return a cell as JSON takes it; missing numbers of pandas become null."""
     try:
         require_shallow(value)
     except ValueError as error:
@@ -218,14 +212,10 @@ class _LostIntegerError(Exception):
 
 
 def _plain(value: Any, *, is_array: bool = False, is_struct: bool = False) -> Any:
-    """A value without numbers and arrays of NumPy.
+    """Return a value without numbers and arrays of NumPy.
 
-    Args:
-        is_array, is_struct: it is within an array, and within an object in an array, as pandas has
-            them in cells that it read from Parquet.
-
-    Raises:
-        _LostIntegerError: such an object holds 5.0, which was 5 or 5.0.
+    In an object (``is_struct``) of an array (``is_array``), as pandas reads them from Parquet, 5.0
+    was 5 or 5.0: it raises _LostIntegerError.
     """
     kind = getattr(getattr(value, "dtype", None), "kind", "")
     # Times of NumPy would become numbers.

@@ -5,12 +5,12 @@ This module imports neither torch nor pandas until a property needs them.
 """
 
 import html
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paint.commands import load_function
 from paint.config.recipe import from_table, varied_settings
 from paint.config.run_folder import (
     RunError,
@@ -26,7 +26,6 @@ from paint.config.run_folder import checkpoints as list_checkpoints
 from paint.config.schema import Config
 from paint.core.errors import ConfigError
 from paint.core.storage import read_jsonl
-from paint.core.trust import begin_call, trust_records, vouch_for
 from paint.evaluation.store import find_stores, reopen_store
 
 if TYPE_CHECKING:
@@ -35,22 +34,16 @@ if TYPE_CHECKING:
     from paint.evaluation.frame import Measurement, Report
 
 
-WATCH_SECONDS = 0.5  # between looks for a run that has not begun
-
-
 @dataclass(frozen=True)
 class Handle:
-    """What a command left on disk.
+    """A result of a command on disk."""
 
-    Attributes:
-        path: its folder.
-    """
+    path: Path  # its folder
 
-    path: Path
-
-    def show(self, **options: Any) -> "Page":
+    def show(self, *, open: bool = False, **options: Any) -> "Page":
         """Write its page (docs/how-to/inspect-rollouts.md); options are those of ``paint.show``."""
-        return write_page_of([self.path], **options)
+        page: Page = load_function("show")(self, open=open, **options)
+        return page
 
 
 class Run(Handle):
@@ -77,11 +70,7 @@ class Run(Handle):
     def rollouts(self, step: int | None = None) -> "pd.DataFrame":
         """One row per rollout of a step: text, verdict, overlap, mask ratio, context and ids.
 
-        Args:
-            step: from 1; None is the last stored step.
-
-        Raises:
-            RunError: the run has no rollouts of this step.
+        Steps count from 1; None is the last stored one. Raises RunError for one without rollouts.
         """
         path = step_folder(self.path / "rollouts", self._step(step)).with_suffix(".jsonl")
         return frame_of(list(read_jsonl(path, "restore it, or start a new run")))
@@ -89,11 +78,8 @@ class Run(Handle):
     def tokens(self, step: int | None = None) -> "pd.DataFrame":
         """One row per token of the first ``log.token_rows`` rollouts of a step.
 
-        Columns: docs/reference/run-folder.md.
-
-        Raises:
-            RunError: the run has no rollouts of this step. CorruptFileError: the file was changed,
-                or ``log.token_rows`` was 0.
+        Columns: docs/reference/run-folder.md. Raises RunError for a step without rollouts, and
+        CorruptFileError if the file was changed or ``log.token_rows`` was 0.
         """
         import pandas as pd
 
@@ -109,10 +95,9 @@ class Run(Handle):
 
     @property
     def adapter(self) -> Path:
-        """What the last checkpoint trained: an adapter in peft's format, or a complete model.
+        """The last checkpoint's adapter in peft's format, or its complete model.
 
-        Raises:
-            RunError: there is no checkpoint yet.
+        Raises RunError if there is no checkpoint yet.
         """
         checkpoint = latest_checkpoint(self.path)
         if checkpoint is None:
@@ -133,7 +118,7 @@ class Run(Handle):
         return int(step)
 
     def _repr_html_(self) -> str:
-        """A notebook's view: the run's folder and the metrics of its last step."""
+        """Return a notebook's view: the run's folder and the metrics of its last step."""
         metrics = self.metrics.tail(1).T
         return f"<b>{html.escape(str(self.path))}</b>{metrics.to_html()}"
 
@@ -241,8 +226,7 @@ class Page:
 def load_run(run: Run | str | Path) -> Run:
     """Load a run from its folder.
 
-    Raises:
-        RunError: the folder holds no run. CorruptFileError: run.json cannot be read.
+    Raises RunError if the folder holds no run, CorruptFileError if run.json cannot be read.
     """
     loaded = run if isinstance(run, Run) else Run(path_of(run))
     read_run_json(loaded.path)
@@ -250,7 +234,7 @@ def load_run(run: Run | str | Path) -> Run:
 
 
 def path_of(target: Handle | str | Path) -> Path:
-    """The path of a handle, or of what names one. Raises ConfigError for an empty text."""
+    """Return the path of a handle or a target. Raises ConfigError for an empty text."""
     if isinstance(target, Handle):
         return target.path
     if not str(target).strip():  # Path would take it for the working directory
@@ -259,7 +243,7 @@ def path_of(target: Handle | str | Path) -> Path:
 
 
 def paths_of(targets: Sequence[Handle | str | Path | Sequence[Handle | str | Path]]) -> list[Path]:
-    """The paths of some targets, of which each may be a list of several."""
+    """Return the paths of some targets, of which each may be a list of several."""
     paths = []
     for target in targets:
         several = [target] if isinstance(target, Handle | str | Path) else target
@@ -267,69 +251,15 @@ def paths_of(targets: Sequence[Handle | str | Path | Sequence[Handle | str | Pat
     return paths
 
 
-def write_page_of(
-    targets: Sequence[Path],
-    *,
-    steps: Sequence[int] = (),
-    row: int | None = None,
-    contexts: Sequence[str] = (),
-    rescore: bool = True,
-    out: str | Path | None = None,
-    open: bool = False,
-    watch: bool = False,
-    trust: bool = False,
-) -> Page:
-    """Write the page of some targets; the arguments are those of ``paint.show``."""
-    if not targets:
-        raise ConfigError("nothing to show; name a run, or a folder that `paint eval` made")
-    if watch:
-        _await_runs(targets)
-    # Before torch is imported, which takes seconds.
-    for target in targets:
-        if not _holds_something(target):
-            raise ConfigError(
-                f"{target} holds neither a run (run.json), an evaluation (completions.jsonl) nor "
-                f"a report of advice, a comparison or a bake"
-            )
-    from paint.core.display import Display
-    from paint.lab.viewer.run import PageSpec
-    from paint.lab.viewer.show import show_targets
-
-    page = PageSpec(tuple(steps), row, tuple(contexts), rescore)
-    with begin_call():
-        vouch_for(contexts)
-        if trust:
-            trust_records()
-        place = Path(out) if out else None
-        path = show_targets(targets, Display(), page, out=place, opens=open, live=watch)
-    return Page(path)
-
-
-def _holds_something(target: Path) -> bool:
-    return any(target.glob("*.json")) or any(target.rglob("run.json")) or bool(find_stores(target))
-
-
-def _await_runs(targets: Sequence[Path]) -> None:
-    """Wait until each folder holds something: a run writes its first file when it has started."""
-    from paint.core.display import Display
-
-    is_said = False
-    while missing := [target for target in targets if not _holds_something(target)]:
-        if not is_said:
-            Display().note(f"waiting for a run in {missing[0]}; Ctrl-C ends it")
-            is_said = True
-        time.sleep(WATCH_SECONDS)
-
-
 def frame_of(rows: Sequence[Mapping[str, Any]]) -> "pd.DataFrame":
-    """Rows as a DataFrame."""
+    """Return rows as a DataFrame."""
     import pandas as pd
 
     return pd.DataFrame(list(rows))
 
 
 def frame_of_results(results: Sequence[Any]) -> "pd.DataFrame":
-    """The results of an experiment as rows, each with its scores and the settings that differ."""
+    """Return the results of an experiment as rows, with scores and the settings that differ."""
     from paint.evaluation.intervals import with_value
     from paint.lab.checkpoint_results import BASE, rewards_of, shares
 
@@ -338,8 +268,7 @@ def frame_of_results(results: Sequence[Any]) -> "pd.DataFrame":
     settings = setting_columns(configs, left_out="train.seed")
     rows = []
     for result, columns in zip(results, settings, strict=True):
-        score = with_value(shares([result])).mean()
-        row = asdict(result) | columns | {"avg_at_k": score}
+        row = asdict(result) | columns | {"avg_at_k": with_value(shares([result])).mean()}
         if result.rewards is not None:
             row["reward"] = with_value(rewards_of([result])).mean()
         rows.append(row)
@@ -347,25 +276,22 @@ def frame_of_results(results: Sequence[Any]) -> "pd.DataFrame":
 
 
 def setting_columns(configs: Sequence[Config | None], *, left_out: str) -> list[dict[str, Any]]:
-    """The settings in which configs differ, for each; {} for None. Lists become text."""
-    known = [config for config in configs if config is not None]
-    varied = varied_settings(known)
-    rows: list[dict[str, Any]] = []
-    number = 0
-    for config in configs:
-        columns = {}
-        if config is not None:
-            for name, values in varied.items():
-                value = values[number]
-                columns[name] = ", ".join(map(str, value)) if isinstance(value, list) else value
-            number += 1
-            columns.pop(left_out, None)
-        rows.append(columns)
-    return rows
+    """Return the settings in which configs differ, for each; {} for None. Lists become text."""
+    present = [config for config in configs if config is not None]
+    varied = varied_settings(present)
+    varied.pop(left_out, None)
+    columns = iter(
+        {
+            name: ", ".join(map(str, values[i])) if isinstance(values[i], list) else values[i]
+            for name, values in varied.items()
+        }
+        for i in range(len(present))
+    )
+    return [{} if config is None else next(columns) for config in configs]
 
 
 def frame_of_rows(rows: "Sequence[Measurement]") -> "pd.DataFrame":
-    """Rows of a report as a DataFrame, but for those of parts of a benchmark."""
+    """Return rows of a report as a DataFrame, without those of parts of a benchmark."""
     from paint.evaluation.frame import to_frame
 
     return to_frame([row for row in rows if not row.group])

@@ -44,7 +44,7 @@ class Export:
     merged: bool
     dtype: str
     rounding: Rounding
-    nats: float | None  # how far log-probs are from the policy's when it is read; None: not read
+    nats: float | None  # distance of log-probs from the policy's when it is read; None: not read
     license: str = ""
 
 
@@ -62,8 +62,7 @@ class CheckpointEvaluation:
 def find_evaluation(folder: Path, trained: Path) -> CheckpointEvaluation:
     """Find a checkpoint in an evaluation, by the digest of its weights.
 
-    Raises:
-        StoreError: the evaluation does not have it. CorruptFileError: a file cannot be read.
+    Raises StoreError if the evaluation does not have it.
     """
     identity = checkpoint_digest(trained)
     for store in find_stores(folder):
@@ -131,5 +130,5 @@ def write_card(export: Export, evaluations: Sequence[CheckpointEvaluation], fold
 
 
 def _public(path: str) -> str:
-    """A hub name, or the last part of a path of this machine."""
+    """Return a hub name, or the last part of a path of this machine."""
     return escape_markdown_cell(Path(path).name if Path(path).exists() else path)

@@ -51,12 +51,10 @@ from paint.models.weights import (
 )
 from paint.resolve.plan import Machine, dtype_on
 
+# Shares of the update: an export that loses more of it warns, or asks and is else refused (ours).
+# Where the rounding of the base is larger than the update, it may seem to be kept several times.
 LITTLE_LOST = 0.1
 MOST_LOST = 0.5
-"""Shares of the update: an export that loses more of it warns, or asks and is else refused (ours).
-
-Where the rounding of the base is larger than the update, it may seem to be kept several times.
-"""
 
 
 class ExportError(PaintError):
@@ -75,12 +73,8 @@ def export(
 ) -> Path:
     """Write a checkpoint for other programs (``paint.export``; ``repository`` is its ``push``).
 
-    Raises:
-        RunError: the target is no checkpoint of a run. CorruptFileError: it was changed since.
-        ConfigError: the number format loses more than half of the update, and no terminal agrees.
-        ExportError: the folder is not empty, an evaluation has not this checkpoint, or the hub
-            refuses the upload. PolicyError: the weights cannot be merged, or what was written and
-            read again is not the trained policy; nothing is left of it.
+    Raises PolicyError if the weights cannot be merged, or if what was written and read again is not
+    the trained policy; nothing is left of it then.
     """
     display, checkpoint = Display(), checkpoint_of(target)
     run = checkpoint.resolve().parent.parent
@@ -90,9 +84,10 @@ def export(
     read_history(run, step_of(checkpoint))  # a run that lost its metrics is refused, as by resume
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ExportError(f"{folder} exists; name a new folder, or remove it")
-    found = [find_evaluation(place, trained) for place in evaluations]
+    places = list(evaluations)
     if (run / "validation" / "summary.json").exists():
-        found.append(find_evaluation(run / "validation", trained))
+        places.append(run / "validation")
+    measured = [find_evaluation(place, trained) for place in places]
 
     # A fully trained model has no adapter. Adapters are trained in float32 (fidelity C30), in which
     # they lose nothing.
@@ -102,9 +97,11 @@ def export(
         remedy = f"export the adapter (without --merged), or {remedy}"
     merged = merged or not has_adapter
     dtype = dtype or (dtype_on(config.model, Machine()) if merged else "float32")
-    place = wrap_errors(folder, ExportError, "free some space, or name another folder")
-    finite = _naming_finite(run, config.model)
-    with place, finite, atomic_dir(folder.resolve()) as partial:
+    with (
+        wrap_errors(folder, ExportError, "free some space, or name another folder"),
+        _naming_finite(run, config.model),
+        atomic_dir(folder.resolve()) as partial,
+    ):
         with display.working("exporting, and reading what was written"):
             rounding, nats = _write(config.model, trained, partial, dtype, merged=merged)
         _confirm(rounding, dtype, remedy, display)
@@ -119,9 +116,9 @@ def export(
             nats=nats,
             license=license,
         )
-        write_card(made, found, partial)
+        write_card(made, measured, partial)
 
-    display.notes(_describe(made, folder))
+    display.note(_describe(made, folder))
     if abs(1 - rounding.kept) > LITTLE_LOST or rounding.error > 1:
         display.warn(f"{_keeps(rounding, dtype)}: {remedy}")
     if not merged and Path(model_path(config.model.path)).exists():
@@ -137,7 +134,7 @@ def export(
 def _write(
     model: cfg.ModelConfig, trained: Path, folder: Path, dtype: cfg.Dtype, *, merged: bool
 ) -> tuple[Rounding, float | None]:
-    """Write the weights and read them again; what the dtype keeps, and nats from the policy."""
+    """Write the weights and read them again; return the rounding, and nats from the policy."""
     if merged:
         # The seed draws an adapter that the trained weights replace.
         policy = load_policy(model, seed=0)
@@ -167,35 +164,30 @@ def _confirm(rounding: Rounding, dtype: cfg.Dtype, remedy: str, display: Display
         raise ConfigError(f"{text}, so nothing was written: {remedy}")
 
 
-def _keeps(rounding: Rounding, dtype: cfg.Dtype) -> str:
+def _keeps(rounding: Rounding, dtype: str) -> str:
     return (
         f"{dtype} keeps {rounding.kept:.2%} of the update, with an error of {rounding.error:.2%} "
         f"of its size"
     )
 
 
-def _describe(made: Export, folder: Path) -> list[str]:
-    """What was written, and what was read again."""
-    rounding, kind = made.rounding, "model" if made.merged else "adapter"
-    written = (
-        f"written to {folder}: {kind} in {made.dtype}, which keeps {rounding.kept:.2%} of the "
-        f"update with an error of {rounding.error:.2%}"
+def _describe(made: Export, folder: Path) -> str:
+    """Return what was written, and how it was read again."""
+    kind = "model" if made.merged else "adapter"
+    again = (
+        "the adapter's file was read again, without its base, which is quantized or takes more "
+        "than half of the free memory"
     )
-    if made.nats is None:
-        return [
-            written,
-            "the adapter's file was read again, without its base, which is quantized or takes more "
-            "than half of the free memory",
-        ]
-    return [
-        written,
-        f"read again from {folder}: log-probs of a text are those of the trained policy within "
-        f"{made.nats:.2g} nats a token",
-    ]
+    if made.nats is not None:
+        again = (
+            f"read again from {folder}: log-probs of a text are those of the trained policy within "
+            f"{made.nats:.2g} nats a token"
+        )
+    return f"written to {folder}: {kind}; {_keeps(made.rounding, made.dtype)}\n{again}"
 
 
 def _can_read(model: cfg.ModelConfig) -> bool:
-    """Whether an adapter is read again on its base, which is loaded twice in succession."""
+    """Return whether an adapter is read again on its base, which is loaded twice in succession."""
     if model.quantization != "none":
         return False
     config = local_file(model_path(model.path), "config.json")
@@ -220,10 +212,7 @@ def _naming_finite(run: Path, model: cfg.ModelConfig) -> Iterator[None]:
 def upload(folder: Path, repository: str, display: Display) -> None:
     """Upload a folder to a model repository of the hub, which is created private if it is new.
 
-    Without a token nothing is sent.
-
-    Raises:
-        ExportError: the hub refuses it, or cannot be reached.
+    Without a token nothing is sent. Raises ExportError if the hub refuses or cannot be reached.
     """
     if get_token() is None:
         display.warn(

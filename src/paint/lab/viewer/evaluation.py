@@ -19,12 +19,10 @@ TEXT_CHARACTERS = 6_000_000
 
 
 def evaluation_data(targets: Sequence[Path]) -> dict[str, Any]:
-    """The data of the page: all evaluations below some folders, with their stored grades.
+    """Return the data of the page: all evaluations below some folders, with their stored grades.
 
-    Raises:
-        StoreError: a folder contains no evaluation, an evaluation is not graded, or two policies
-            have different problems in one benchmark.
-        CorruptFileError, FolderInUse: as `reopen_store`.
+    Raises StoreError if a folder contains no evaluation, an evaluation is not graded, or two
+    policies have different problems in one benchmark.
     """
     graded: dict[str, dict[str, GradedSamples]] = {}
     settings: dict[str, dict[str, Any]] = {}
@@ -57,11 +55,10 @@ def evaluation_data(targets: Sequence[Path]) -> dict[str, Any]:
 def benchmark_data(
     name: str, by_policy: Mapping[str, Store], max_characters: int, *, gives_answers: bool
 ) -> dict[str, Any]:
-    """The problems of a benchmark, with the samples of every policy that has it.
+    """Return the problems of a benchmark, with the samples of every policy that has it.
 
-    Args:
-        max_characters: maximum length of a sample's text; longer texts lose their middle.
-        gives_answers: whether gold answers are read as mathematics, and may be misread.
+    Longer texts than ``max_characters`` lose their middle. With ``gives_answers``, gold answers are
+    read as mathematics, and may be misread.
     """
     first = next(iter(by_policy.values()))
     problems = {problem.id: _problem_data(problem) for problem in first.problems}

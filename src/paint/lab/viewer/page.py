@@ -40,7 +40,7 @@ def places_of(ids: Sequence[int], table: dict[int, int]) -> np.ndarray:
 
 
 def text_of(piece: bytes) -> str:
-    """The text of a token; undecodable bytes become surrogate escapes (never valid text)."""
+    """Return the text of a token; undecodable bytes become surrogate escapes (never valid text)."""
     return piece.decode("utf-8", "surrogateescape")
 
 

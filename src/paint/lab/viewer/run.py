@@ -6,7 +6,7 @@ likely tokens, other contexts and rows without logged values come from rescoring
 """
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import accumulate, islice
 from pathlib import Path
@@ -44,15 +44,12 @@ from paint.lab.viewer.run_evaluations import evaluations_of, link_to
 from paint.lab.viewer.score import Scorer
 from paint.models.policy import load_tokenizer
 from paint.objective.solution import anchors_of, hidden_part, written
-from paint.resolve.check import Resolved, read_resolved
+from paint.resolve.check import read_resolved
 from paint.training.token_log import ABOUT, read_tokens, token_bytes, tokens_path
 from strictgrade.equality import boxed
 
 MOST_TOKENS = 32 * 1024
 """Maximum tokens of a page without --steps: a file of some megabytes."""
-
-RESCORED_ROWS = 128
-"""Maximum rows with logged values that such a page rescores, if it has not all steps of a run."""
 
 FEW_ROWS = 4
 """Rows per step without logged values, on a page without --steps."""
@@ -69,7 +66,7 @@ CONTEXT_VALUES = ("loss", "kl", "teacher_log_prob", "teacher_entropy")
 
 @dataclass(frozen=True)
 class PageSpec:
-    """Content of a page."""
+    """What a page shows."""
 
     steps: Sequence[int] = ()  # empty for all that fit
     row: int | None = None  # of each step; None for all
@@ -85,7 +82,7 @@ class RenderContext:
     """State shared by the rows of a page."""
 
     config: Config
-    contexts: Sequence[str]  # of the teacher, scored in addition to the run's
+    contexts: Sequence[str]  # as of PageSpec
     scorer: Scorer | None  # None without rescoring
     tokenizer: Any
     problems: Mapping[str, Problem]  # training problems by id; empty without rescoring
@@ -95,19 +92,13 @@ class RenderContext:
 def run_data(
     run: Path, spec: PageSpec, display: Display, page: Path | None = None
 ) -> dict[str, Any]:
-    """The data of the page.
+    """Return the data of the page, a file from which evaluations are linked.
 
-    Args:
-        page: its file, from which evaluations are linked; None: show.html in the run.
-
-    Raises:
-        RunError: no such run, step or row. CorruptFileError: a file cannot be read, or was changed
-            since it was written.
+    Raises RunError for a run, step or row that does not exist.
     """
     config, run_info = read_run(run), read_run_json(run)
     metrics = _metrics(run, display)
     chosen = choose(run, config, spec)
-    _warn_of_lost_tokens(run, config, chosen, display)
     scorer = None
     if spec.again and chosen:
         scorer = _open_scorer(run, config, run_info, display)
@@ -118,16 +109,10 @@ def run_data(
         tokenizer = scorer.policy.tokenizer
         problems = {problem.id: problem for problem in scorer.problems}
     shared = RenderContext(config, spec.contexts, scorer, tokenizer, problems, {})
-    rescored = _rescored(run, chosen, spec) if scorer is not None else set()
-    if scorer is not None and len(rescored) < len(chosen):
-        display.note(
-            f"likeliest tokens are shown in {len(rescored)} of the {len(chosen)} steps on the "
-            f"page; those of other steps with --steps"
-        )
     steps = []
     with display.counting("rollouts", sum(map(len, chosen.values()))) as count:
         for step, rollouts in chosen.items():
-            steps.append(_step_data(run, shared, step, rollouts, step in rescored, count))
+            steps.append(_step_data(run, shared, step, rollouts, count))
 
     validation, columns = graded_validation(run, display), columns_of(metrics)
     evaluations = evaluations_of(run)
@@ -137,7 +122,13 @@ def run_data(
         "method": config.train.method,
         "change": describe_change(validation, metrics, is_evaluated=bool(evaluations)),
         "evaluations": [link_to(found, page or run / PAGE) for found in evaluations],
-        "run_info": _facts_of(config, run_info),
+        "run_info": {
+            "model": config.model.path,
+            "data": config.data.place,
+            "steps": config.train.steps,
+            "git": run_info.get("git"),
+            **run_info["versions"],
+        },
         "settings": settings_of(config),
         "objective": {
             "clip": config.objective.clip,
@@ -146,10 +137,7 @@ def run_data(
             "temperature": config.loss_temperature,
         },
         "metrics": columns,
-        "charts": [
-            {**asdict(chart), "metrics": metrics_of_chart(name, columns)}
-            for name, chart in CHARTS.items()
-        ],
+        "charts": charts_of(columns),
         "warnings": warning_history(metrics, clip_mode=config.objective.clip_mode),
         "validation": [validation_data(*place, graded) for place, graded in validation.items()],
         "stored_steps": _stored_steps(run),
@@ -159,26 +147,21 @@ def run_data(
     }
 
 
-def _facts_of(config: Config, run_info: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "model": config.model.path,
-        "data": config.data.place,
-        "steps": config.train.steps,
-        "git": run_info.get("git"),
-        **run_info["versions"],
-    }
-
-
 def _open_scorer(
     run: Path, config: Config, run_info: Mapping[str, Any], display: Display
 ) -> Scorer | None:
-    """What computes values again; None for SFT and GRPO, which have no teacher."""
-    resolved = _load_scoring(config, run_info)
+    """Return what scores rollouts again; None for SFT and GRPO, which have no teacher.
+
+    Raises UntrustedError for a divergence of others.
+    """
+    objective = {"objective": to_table(config)["objective"]}
+    require_trusted(executables_of(objective), "leave the values out with --no-rescore")
+    resolved = read_resolved(config, run_info.get("needs"))
     return Scorer(run, resolved, display) if resolved.algorithm.needs_context else None
 
 
 def _metrics(run: Path, display: Display) -> list[dict[str, float]]:
-    """The metrics of all steps; warns of steps whose rollouts are missing.
+    """Return the metrics of all steps; warn of steps whose rollouts are missing.
 
     Raises RunError, as `paint resume` does, for a run without those of its checkpoints' steps.
     """
@@ -195,28 +178,8 @@ def _metrics(run: Path, display: Display) -> list[dict[str, float]]:
     return metrics
 
 
-def _warn_of_lost_tokens(
-    run: Path, config: Config, steps: Collection[int], display: Display
-) -> None:
-    """Say which steps have no file of token values, where the run writes such files."""
-    files = [tokens_path(run, step) for step in steps]
-    lost = [path for path in files if not path.exists()]
-    if lost and config.log.token_rows and (run / "tokens").exists():
-        display.warn(
-            f"{lost[0]} is missing, or no row of its step was trained on; of {len(files)} steps, "
-            f"{len(lost)} have no logged values of tokens to show"
-        )
-
-
 def _stored_steps(run: Path) -> list[int]:
     return list(map(step_of, step_paths(run / "rollouts", ".jsonl")))
-
-
-def _load_scoring(config: Config, run_info: Mapping[str, Any]) -> Resolved:
-    """What rollouts are scored again with. Raises UntrustedError for a divergence of others."""
-    named = to_table(config)["objective"]
-    require_trusted(executables_of({"objective": named}), "leave the values out with --no-rescore")
-    return read_resolved(config, run_info.get("needs"))
 
 
 def _step_data(
@@ -224,31 +187,24 @@ def _step_data(
     shared: RenderContext,
     step: int,
     rollouts: Sequence[Mapping[str, Any]],
-    is_rescored: bool,
     count: Counter,
 ) -> dict[str, Any]:
     path = tokens_path(run, step)
     logged = read_tokens(path) if path.exists() else {}
-    # A row without logged values has no others.
-    scored = {r["row"] for r in rollouts if is_rescored or r["row"] not in logged}
-    student = shared.scorer.become_student(step) if shared.scorer and scored else None
+    student = shared.scorer.become_student(step) if shared.scorer else None
     rows = []
     for rollout in rollouts:
-        row = rollout["row"]
-        rows.append(row_data(shared, step, rollout, logged.get(row), row in scored))
+        rows.append(row_data(shared, step, rollout, logged.get(rollout["row"])))
         count.add(len(rollout["completion_ids"]))
     return {"step": step, "student": student, "is_exact": student == step - 1, "rows": rows}
 
 
 def choose(run: Path, config: Config, spec: PageSpec) -> dict[int, list[dict[str, Any]]]:
-    """Select the rollouts of the page, by step; each gets its number as ``row``.
+    """Return the rollouts of the page by step, each with its number as ``row``.
 
-    Raises:
-        RunError: a step or a row does not exist.
+    Raises RunError for a step or a row that does not exist.
     """
-    paths = {}
-    for path in step_paths(run / "rollouts", ".jsonl"):
-        paths[step_of(path)] = path
+    paths = {step_of(path): path for path in step_paths(run / "rollouts", ".jsonl")}
     for step in spec.steps:
         if step not in paths:
             there = "there are none"
@@ -274,26 +230,12 @@ def choose(run: Path, config: Config, spec: PageSpec) -> dict[int, list[dict[str
 
     # All steps if they fit, else as many as fit, evenly spaced, with the first and the last. A page
     # of a long run would else be too large for a browser.
-    sizes = {}
-    for step, rows in kept.items():
-        sizes[step] = sum(len(row["completion_ids"]) for row in rows)
+    sizes = {step: sum(len(row["completion_ids"]) for row in rows) for step, rows in kept.items()}
     return {step: kept[step] for step in spread(sorted(kept), sizes, MOST_TOKENS)}
 
 
-def _rescored(
-    run: Path, chosen: Mapping[int, Sequence[Mapping[str, Any]]], spec: PageSpec
-) -> set[int]:
-    """The steps of a page whose rows are rescored though they have logged values."""
-    is_asked = spec.steps or spec.row is not None or spec.contexts
-    if is_asked or len(chosen) == len(_stored_steps(run)):
-        return set(chosen)
-    # Of a long run, rescoring all would take most of a minute.
-    sizes = {step: len(rows) for step, rows in chosen.items()}
-    return set(spread(sorted(chosen), sizes, RESCORED_ROWS))
-
-
 def spread(steps: Sequence[int], sizes: Mapping[int, int], most: int) -> list[int]:
-    """Select as many evenly spaced steps as fit into this size."""
+    """Return as many evenly spaced steps as fit into a size."""
     # The steps in order of size: no more than these fit. It keeps the search short.
     smallest = accumulate(sorted(sizes[step] for step in steps))
     fitting = sum(size <= most for size in smallest)
@@ -306,65 +248,67 @@ def spread(steps: Sequence[int], sizes: Mapping[int, int], most: int) -> list[in
 
 
 def row_data(
-    shared: RenderContext,
-    step: int,
-    row: Mapping[str, Any],
-    logged: Mapping[str, Any] | None,
-    is_rescored: bool,
+    shared: RenderContext, step: int, row: Mapping[str, Any], logged: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """The data of one rollout, which is given as it is stored."""
-    scorer, vocabulary, tokenizer = shared.scorer, shared.vocabulary, shared.tokenizer
+    """Return the data of one rollout, which is given as it is stored."""
     ids = row["completion_ids"]
-    values = {}
-    for name, array in (logged or {}).items():
-        if name not in ABOUT:  # which say what row and token a value is of
-            values[name] = array
+    # The others say which row and token a value is of.
+    values = {name: array for name, array in (logged or {}).items() if name not in ABOUT}
     data: dict[str, Any] = {name: row[name] for name in ROLLOUT if name in row}
-    grader = shared.config.grading.grader
-    if not any(map(needs_answer, grader)):
+    if not any(map(needs_answer, shared.config.grading.grader)):
         data.pop("answer", None)  # nothing was compared with it
     if has_boxes(shared.config):
         data["boxed"] = boxed(row["text"])
     data |= {
         "looping": is_repetitive(row["text"]),
         "turns": turns_of(row.get("conversation", {}).get("messages", ())),
-        "ids": packed(places_of(ids, vocabulary)),
-        "prompts": prompts_of(row, tokenizer),
+        "ids": packed(places_of(ids, shared.vocabulary)),
+        "prompts": prompts_of(row, shared.tokenizer),
         "is_kept": logged is not None,
     }
-    if scorer is None:  # nothing is scored again
-        data["values"] = _packed_values(values)
-        return data
-    problem = shared.problems.get(row["problem_id"])
-    # Of a problem that is not found, the row has the text.
-    asked = problem or Problem(row["problem"], "", row["answer"], row["problem_id"])
-    rollout = read_rollout(row, asked, row["row"])
-    if is_rescored:
-        later = row.get("later_teacher_prompt_ids", [])
-        found = scorer.score(rollout, [row["teacher_prompt_ids"], *later])
-        if logged is None:
-            values = dict(found.values)
-            # The engine's own log-probs: the page compares them with the trainer's.
-            log_probs = row["engine_log_probs"]
-            if log_probs:  # none for tokens that no engine sampled
-                values["engine_log_prob"] = np.array(log_probs, np.float32)
-        else:
-            # How far the rescoring student, of a checkpoint, is from the step's own. The gradient
-            # is that of the former: it is not logged.
-            moved = np.abs(found.values["student_log_prob"] - values["student_log_prob"])
-            data["moved"] = float(moved.max(initial=0))
-            values["slope"] = found.values["slope"]
-        data["entries"] = {
+    if shared.scorer is not None:
+        problem = shared.problems.get(row["problem_id"])
+        # Of a problem that is not found, the row has the text.
+        asked = problem or Problem(row["problem"], "", row["answer"], row["problem_id"])
+        rollout = read_rollout(row, asked, row["row"])
+        data |= _scored(shared.scorer, row, rollout, values, shared.vocabulary)
+        if problem is not None:
+            data["contexts"] = _contexts_of(shared.contexts, shared.scorer, step, rollout, row)
+            pieces = token_bytes(shared.tokenizer, ids)
+            data["solution"] = solution_of(problem, row, shared.config, pieces)
+    data["values"] = _packed_values(values)
+    return data
+
+
+def _scored(
+    scorer: Scorer,
+    row: Mapping[str, Any],
+    rollout: Rollout,
+    values: dict[str, Any],
+    vocabulary: dict[int, int],
+) -> dict[str, Any]:
+    """Return the likeliest tokens of a rollout, and complete the logged values."""
+    later = row.get("later_teacher_prompt_ids", [])
+    found = scorer.score(rollout, [row["teacher_prompt_ids"], *later])
+    data: dict[str, Any] = {
+        "entries": {
             "edges": packed(found.edges),
             "ids": packed(places_of(found.entries.tolist(), vocabulary)),
             "term": packed(found.terms),
             **_packed_values(found.log_probs),
         }
-    data["values"] = _packed_values(values)
-    if problem is not None:
-        data["contexts"] = _contexts_of(shared.contexts, scorer, step, rollout, row)
-        pieces = token_bytes(tokenizer, ids)
-        data["solution"] = solution_of(problem, row, shared.config, pieces)
+    }
+    if values:
+        # How far the rescoring student, of a checkpoint, is from the step's own. The gradient is
+        # that of the former: it is not logged.
+        moved = np.abs(found.values["student_log_prob"] - values["student_log_prob"])
+        data["moved"] = float(moved.max(initial=0))
+        values["slope"] = found.values["slope"]
+        return data
+    values |= found.values
+    # The engine's own log-probs: the page compares them with the trainer's.
+    if row["engine_log_probs"]:  # none for tokens that no engine sampled
+        values["engine_log_prob"] = np.array(row["engine_log_probs"], np.float32)
     return data
 
 
@@ -375,7 +319,7 @@ def _packed_values(values: Mapping[str, Any]) -> dict[str, dict[str, str]]:
 def _contexts_of(
     sources: Sequence[str], scorer: Scorer, step: int, rollout: Rollout, row: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The completion's values under each further context that its problem has."""
+    """Return the completion's values under each further context that its problem has."""
     contexts = {}
     for source in sources:
         view = scorer.view(rollout, row["mask_ratio"], source, step)
@@ -392,7 +336,7 @@ def _contexts_of(
 
 
 def prompts_of(rollout: Mapping[str, Any], tokenizer: Any) -> dict[str, str]:
-    """Both prompts as text, special tokens included."""
+    """Return both prompts as text, special tokens included."""
     ids = {"student": rollout["prompt_ids"], "teacher": rollout.get("teacher_prompt_ids")}
     prompts = {}
     for name, prompt in ids.items():
@@ -404,9 +348,9 @@ def prompts_of(rollout: Mapping[str, Any], tokenizer: Any) -> dict[str, str]:
 def solution_of(
     problem: Problem, rollout: Mapping[str, Any], config: Config, pieces: Sequence[bytes]
 ) -> dict[str, Any]:
-    """The solution, its masked part, and its anchors with their tokens.
+    """Return the solution, its masked part, and its anchors with their tokens.
 
-    Without anchors where they neither masked it nor are mathematics.
+    Anchors are left out where they neither masked it nor are mathematics.
     """
     text, owners = written(pieces)
     options, anchors = config.context, []
@@ -440,12 +384,12 @@ def solution_of(
 
 
 def has_boxes(config: Config) -> bool:
-    """Whether answers are read from boxes, as by the grader of mathematics."""
+    """Return whether answers are read from boxes, as by the grader of mathematics."""
     return "math" in config.grading.grader
 
 
 def settings_of(config: Config) -> list[list[Any]]:
-    """Name and value of every setting, and whether it differs from the default."""
+    """Return name and value of every setting, and whether it differs from the default."""
     defaults = to_table(Config())
     settings: list[list[Any]] = []
     for section, keys in to_table(config).items():
@@ -456,18 +400,22 @@ def settings_of(config: Config) -> list[list[Any]]:
 
 
 def columns_of(metrics: Sequence[Mapping[str, float]]) -> dict[str, list[float | None]]:
-    """The metrics of all steps by name; None if a step has no value."""
-    names: dict[str, None] = {}  # in the order of their first steps
-    for row in metrics:
-        names |= dict.fromkeys(row)
-    columns = {}
-    for name in names:
-        columns[name] = [row.get(name) for row in metrics]
-    return columns
+    """Return the metrics of all steps by name; None if a step has no value."""
+    names = dict.fromkeys(name for row in metrics for name in row)
+    return {name: [row.get(name) for row in metrics] for name in names}
+
+
+def charts_of(metrics: Iterable[str]) -> list[dict[str, Any]]:
+    """Return the charts of a page, each with those of the metrics that it shows."""
+    names = list(metrics)
+    return [
+        {**asdict(chart), "metrics": metrics_of_chart(chart_name, names)}
+        for chart_name, chart in CHARTS.items()
+    ]
 
 
 def validation_data(step: int, benchmark: str, graded: GradedSamples) -> dict[str, Any]:
-    """The score of a checkpoint that was evaluated during training."""
+    """Return the score of a checkpoint that was evaluated during training."""
     metric = "avg_at_k" if graded.rewards is None else "reward"
     # None where the grader failed on every sample.
     interval = compute_metrics({benchmark: graded})[benchmark].get(metric)

@@ -26,17 +26,17 @@ UNITS: dict[str, tuple[str, Unit, str]] = {
 
 @dataclass(frozen=True)
 class RunEvaluation:
-    """What an evaluation says of a run's last checkpoint that it has."""
+    """An evaluation of a run's checkpoint: its folder, and its scores in words."""
 
     folder: Path
     text: str
 
 
 def evaluations_of(run: Path, further: Sequence[Path] = ()) -> list[RunEvaluation]:
-    """The evaluations that hold a checkpoint of a run, by the digest of its weights.
+    """Return the evaluations that hold a checkpoint of a run, by the digest of its weights.
 
-    Looked for in ``evals``, of the working directory and beside the folders above the run, where
-    `paint eval` writes by default, and in ``further`` folders.
+    They are looked for in ``evals`` of the working directory and beside the folders above the run,
+    where `paint eval` writes by default, and in ``further`` folders.
     """
     name = EvaluationConfig().output_dir
     places = [Path(name), *(above / name for above in run.resolve().parents), *further]
@@ -45,16 +45,16 @@ def evaluations_of(run: Path, further: Sequence[Path] = ()) -> list[RunEvaluatio
     for place in places:
         for summary in sorted({*place.glob(f"*/{SUMMARY}.json"), *place.glob(f"{SUMMARY}.json")}):
             folder = summary.parent.resolve()
-            known = [policy for policy in named if (folder / policy).is_dir()]
-            if folder not in found and known:
-                text = _text_of(folder, known[-1], named[known[-1]], run)
+            policies = [policy for policy in named if (folder / policy).is_dir()]
+            if folder not in found and policies:
+                text = _text_of(folder, policies[-1], named[policies[-1]], run)
                 if text:
                     found[folder] = RunEvaluation(folder, text)
     return list(found.values())
 
 
 def _text_of(folder: Path, policy: str, checkpoint: Path, run: Path) -> str:
-    """What an evaluation says of a checkpoint; "" if it is of another one, or cannot be read."""
+    """Return the scores of a checkpoint in words; "" if they are another's, or cannot be read."""
     try:
         identity = checkpoint_digest(trained_in(checkpoint, read_run(run).model.train_mode))
         for store in find_stores(folder / policy):
@@ -76,17 +76,15 @@ def _sentence(rows: Sequence[Measurement], row: Measurement, step: int) -> str:
     words, unit, difference = UNITS[row.metric]
     percent = " %" if unit == "%" else ""
     text = f"{words} on {row.benchmark} {row.text(unit)}{percent} after step {step}"
-    less = select_rows(
-        rows, metric=row.metric, policy=row.policy, benchmark=row.benchmark, against=...
-    )
-    for gain in less:
+    same = {"metric": row.metric, "policy": row.policy, "benchmark": row.benchmark}
+    for gain in select_rows(rows, against=..., **same):
         if gain.against:
             text += f", {gain.text('points')} {difference} over {gain.against}"
     return text
 
 
 def link_to(found: RunEvaluation, page: Path) -> dict[str, str | None]:
-    """An evaluation in words, with the address of its page if that was written."""
+    """Return an evaluation in words, with the address of its page if that was written."""
     place = found.folder / PAGE
     # Quoted, so that no folder's name reads as another address.
     link = quote(os.path.relpath(place, page.resolve().parent)) if place.exists() else None

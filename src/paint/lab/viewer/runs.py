@@ -2,11 +2,9 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from paint.config.metric_records import CHARTS, metrics_of_chart
 from paint.config.recipe import varied_settings
 from paint.config.run_folder import RunError, read_metrics, read_run, read_status
 from paint.core.display import Display
@@ -14,12 +12,12 @@ from paint.core.errors import PaintError
 from paint.core.storage import digest, is_locked
 from paint.evaluation.change import describe_change, graded_validation
 from paint.evaluation.store import GRADES
-from paint.lab.viewer.run import columns_of, validation_data
+from paint.lab.viewer.run import charts_of, columns_of, validation_data
 from paint.lab.viewer.run_evaluations import evaluations_of, link_to
 
 
 def runs_in(targets: Sequence[Path]) -> list[Path]:
-    """The folders of all runs that are named, or lie in a named folder, at any depth."""
+    """Return the folders of all runs that are named, or lie in a named folder, at any depth."""
     found: list[Path] = []
     for target in targets:
         is_run = (target / "run.json").exists()
@@ -30,14 +28,10 @@ def runs_in(targets: Sequence[Path]) -> list[Path]:
 def runs_data(
     targets: Sequence[Path], page: Path, display: Display, *, live: bool = False
 ) -> dict[str, Any]:
-    """The data of the page; a run that cannot be read is left out with a warning.
+    """Return the data of the page; a run that cannot be read is left out with a warning.
 
-    Args:
-        targets: runs, folders that hold runs, and evaluations of the runs.
-        page: file of the page, from which evaluations are linked.
-        live: whether the page asks its server for further steps.
-
-    Raises RunError without a run that can be read.
+    Targets are runs, folders that hold runs, and evaluations of the runs. A ``live`` page asks its
+    server for further steps. Raises RunError without a run that can be read.
     """
     runs, configs = [], []
     folders = runs_in(targets)
@@ -60,17 +54,14 @@ def runs_data(
     return {
         "name": " · ".join(target.resolve().name for target in targets),
         "runs": runs,
-        "charts": [
-            {**asdict(chart), "metrics": metrics_of_chart(name, logged)}
-            for name, chart in CHARTS.items()
-        ],
+        "charts": charts_of(logged),
         "live": live,
         "version": version_of(targets) if live else "",
     }
 
 
 def version_of(targets: Sequence[Path]) -> str:
-    """What changes whenever the page must be made anew: runs, their states and validations."""
+    """Return a digest of runs, their states and validations: by it the page is made anew."""
     parts = []
     for run in runs_in(targets):
         graded = sorted(str(path) for path in run.glob(f"validation/*/*/{GRADES}"))
@@ -93,7 +84,7 @@ def _run_data(run: Path, targets: Sequence[Path], page: Path, display: Display) 
 
 
 def _names(runs: Sequence[Path], targets: Sequence[Path]) -> list[str]:
-    """What runs are called: their paths below the folder that was named, or else their folders."""
+    """Return the runs' paths below the folder that was named, or else their folders' names."""
     names = []
     for run in runs:
         above = [target for target in targets if target in run.parents]

@@ -41,11 +41,7 @@ class Scorer:
     """A run's model, loaded with the student of one step at a time."""
 
     def __init__(self, run: Path, resolved: Resolved, display: Display) -> None:
-        """Load the model of a run, whose config is resolved as far as scoring needs.
-
-        Raises:
-            ConfigError, PolicyError, RunError: the model cannot be loaded, or is another one.
-        """
+        """Load the model of a run. Raises PaintError if it cannot be loaded, or is another one."""
         config = resolved.config
         self.run, self.config, self.resolved = run, config, resolved
         # Gradients end at the logits (paint.objective.detail): layers save nothing.
@@ -69,7 +65,7 @@ class Scorer:
     def become_student(self, step: int) -> int:
         """Load the student before a step, or that of the last earlier checkpoint.
 
-        Returns the steps of the loaded student: ``step - 1`` if it is exact.
+        Return the steps of the loaded student: ``step - 1`` if it is exact.
         """
         # The student before step n is the one after n - 1 steps.
         before = [path for path in checkpoints(self.run) if step_of(path) < step]
@@ -104,7 +100,7 @@ class Scorer:
     def view(
         self, rollout: Rollout, mask_ratio: float, shown: str, step: int
     ) -> TeacherPrompt | None:
-        """The teacher's prompt of a rollout with another context; None if there is none."""
+        """Return the teacher's prompt of a rollout with another context; None if there is none."""
         source, problem = context_source(shown), rollout.problem
         if source.shows_feedback and rollout.grade is None:
             raise ConfigError(

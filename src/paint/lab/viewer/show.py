@@ -33,13 +33,8 @@ def show_targets(
 ) -> Path:
     """Write the page of a run, of several, or of evaluations or tables, and return its path.
 
-    With ``live`` the page of the runs is served until Ctrl-C, and written then.
-
-    The arguments are those of `paint show`.
-
-    Raises:
-        ConfigError: incompatible targets or arguments.
-        PaintError: a target cannot be read; the message has the cause and a hint.
+    With ``live`` the page of the runs is served until Ctrl-C, and written then. Raises PaintError
+    for targets that cannot be read, or do not go together with the arguments of `paint show`.
     """
     kind = _kind_of(targets, live=live)
     if page != EVERYTHING and kind != "run":
@@ -111,16 +106,13 @@ def _open(address: str) -> None:
 
 
 def _is_scorable(source: ContextSource) -> bool:
-    """Whether a page can show a completion under a source that its run does not have."""
+    """Return whether a page can show a completion under a source that its run does not have."""
     # A page scores one completion at a time: other completions of the step are not at hand.
     return source.origin not in ("setting", "step")
 
 
 def tables_data(folders: Sequence[Path]) -> dict[str, Any]:
-    """The tables and charts in some folders: of `paint advise`, `compare` and `bake`.
-
-    Raises CorruptFileError for a file that cannot be read.
-    """
+    """Return the tables and charts in some folders: of `paint advise`, `compare` and `bake`."""
     hint = "the same command writes it again"
     reports = []
     for folder in folders:

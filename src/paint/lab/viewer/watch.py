@@ -52,7 +52,7 @@ class PageServer(ThreadingHTTPServer):
             self.server_close()
 
     def page(self) -> str:
-        """The page as it is now. Raises RunError without a run that can be read."""
+        """Return the page as it is now. Raises RunError without a run that can be read."""
         data = runs_data(self.targets, self.targets[0] / PAGE, self.display, live=True)
         # Links of files lead nowhere from a server.
         for run in data["runs"]:

@@ -569,11 +569,7 @@ function origin(row) {
         `the checkpoint after step ${step.student}, and the step's student stood after step ` +
         `${row.step - 1}${note}.`,
     );
-  } else if (row.is_kept && ROWS.some((r) => r.entries))
-    said.push(
-      `Most likely tokens: step ${row.step} was not rescored; ` +
-        `paint show RUN --steps ${row.step} does it.`,
-    );
+  }
   return el(
     row.entries && !step.is_exact ? "div.note" : "p.soft",
     { id: "origin" },
