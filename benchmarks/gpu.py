@@ -760,7 +760,7 @@ def planned_memory(shape: Shape, model: Any, load: Load) -> float:
         run.config,
         shape,
         rows,
-        has_teacher=run.needs_teacher,
+        has_teacher=run.algorithm.needs_teacher,
         state_bytes=run.optimizer.state_bytes,
         kernels=kernels,
     ).peak

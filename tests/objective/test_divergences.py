@@ -78,14 +78,6 @@ def test_find_divergence_of_a_functions_own_name_takes_other_options_again() -> 
         assert found.slope(one, one, one, one).item() == -scale
 
 
-@pytest.mark.parametrize(
-    "name", ["chi", "no_such_module:x", "extensions.chi_squared:absent", "paint.core.errors:brief"]
-)
-def test_objective_unknown_divergence_is_refused(name: str) -> None:
-    with pytest.raises(ConfigError, match=name):
-        find_divergence(name)
-
-
 def test_objective_kernels_of_outside_divergence_are_refused() -> None:
     kernels = Objective(impl="triton", divergence=DIVERGENCES["jsd"])
     with pytest.raises(ConfigError, match=rf"^objective\.impl must .*{SPEC}"):

@@ -107,12 +107,3 @@ def test_top_k_loss_nears_the_complete_one_from_below(
         assert (found.per_token <= whole.per_token + 1e-12).all()
     # A bin that is split in two makes the divergence larger, at each token.
     assert all((b >= a - 1e-12).all() for a, b in pairwise(values))
-
-
-def test_top_k_loss_with_more_entries_than_the_vocabulary_is_refused(
-    views: tuple[Tensor, Tensor, nn.Linear, Tensor],
-) -> None:
-    student, _, head, tokens = views
-    ids = torch.zeros(11, VOCABULARY + 1, dtype=torch.long)
-    with pytest.raises(ValueError, match="24 entries, and the vocabulary 23"):
-        top_k_loss(student, head, LENGTHS, ids, ids.double(), tokens=tokens)

@@ -60,7 +60,7 @@ def memory_of(config: Config, shape: Shape, rows: Rows, **options: Any) -> Memor
         config,
         shape,
         rows,
-        has_teacher=run.needs_teacher,
+        has_teacher=run.algorithm.needs_teacher,
         state_bytes=run.optimizer.state_bytes,
         **options,
     )

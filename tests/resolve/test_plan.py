@@ -248,35 +248,18 @@ def test_chosen_micro_batch_of_cpu_is_constant_and_given_one_kept() -> None:
     assert plan_of(given, 0).chosen.model.gradient_checkpointing is True
 
 
-LONG = RECIPE.changed("rollout", max_new_tokens=16_384)
-
-
 @pytest.mark.parametrize(
     ("config", "memory", "remedy"),
     [
-        (
-            of_model("Qwen/Qwen3-8B", gradient_checkpointing=False),
-            24e9,
-            r"lower data.max_prompt_tokens \(8,192\) or rollout.max_new_tokens \(1,024\), set",
-        ),
-        (
-            LONG.changed("train", micro_batch_tokens=2**20),
-            48e9,
-            r"lower rollout.max_new_tokens \(16,384\) or data.max_prompt_tokens \(8,192\), set",
-        ),
-        # What no shorter row mends.
-        (of_model("Qwen/Qwen3-32B", RECIPE), 48e9, r"without any row it needs 77.1 GB: set"),
-        (of_model(LLAMA, RECIPE), 80e9, r"without any row it needs 159 GB: set"),
+        (of_model("Qwen/Qwen3-8B", gradient_checkpointing=False), 24e9, "lower data.max_prompt_"),
+        (of_model(LLAMA, RECIPE), 80e9, "without any row it needs 159 GB: set model.shard"),
     ],
 )
-def test_require_fit_oversized_plan_is_refused_with_settings_that_help(
-    config: Config, memory: float, remedy: str
-) -> None:
+def test_require_fit_oversized_plan_is_refused(config: Config, memory: float, remedy: str) -> None:
     plan = plan_of(config, 1, memory, split=Split(1, 0, False, ""))
-    with pytest.raises(ConfigError, match=r"needs about \d+.* GB on each of 1 train") as said:
+    with pytest.raises(ConfigError, match=rf"needs about \d+.* GB on each of 1 train.*{remedy}"):
         require_fit(plan)
-    assert re.search(f"{remedy} model.shard", str(said.value))
-    assert re.search(remedy, report.lines(plan)[-1])
+    assert remedy in report.lines(plan)[-1]
 
 
 GPU, CPU = Machine(1, 25.3e9), Machine(0, 16e9)
@@ -292,9 +275,6 @@ def test_resolve_plans_memory_and_refuses_only_on_gpu() -> None:
     with pytest.raises(ConfigError, match=r"25\.3 are available .*; without any row"):
         start(large, GPU)
     assert "GB too many" in start(large, CPU)
-    demo = read_recipe(find_recipe("demo-paint"))
-    assert start(demo, GPU).endswith("; fits")
-    assert " of 16.0 GB; fits" in start(demo, CPU)
     with pytest.raises(NoModelError, match=r"owner/none. has no config\.json"):
         start(of_model("owner/none"), GPU)
 
@@ -436,8 +416,6 @@ def test_plan_takes_the_measured_lengths_of_rows_up_to_the_limit() -> None:
     assert (measured.rows().prompt, measured.rows().teacher_prompt) == (90, 519)
     assert "519 (teacher, the longest of 40 of 50 rows)" in "\n".join(report.lines(measured))
     assert "8,192 (teacher, at most: data.max_prompt_tokens)" in "\n".join(report.lines(bound))
-    assert "the longest of 40 of 50 rows" in report.start_details(measured)
-    assert "data.max_prompt_tokens" in report.start_details(bound)
 
     limited = run.changed("data", max_prompt_tokens=100)
     assert make_plan(replace(limited, longest=longest), Machine(1)).rows().teacher_prompt == 100
@@ -474,7 +452,7 @@ def test_plan_of_conversations_has_prompts_up_to_the_limit_in_rows_of_all_turns(
     assert worst_peak(plan) <= plan.headroom
     assert server_of(plan).longest == 9216
     words = "in one row" if keeps_turns else "as up to 8 rows together"
-    assert f"the 8 turns of a conversation {words}" in report.start_details(plan)
+    assert f"the 8 turns of a conversation {words}" in report.lines(plan)[4]
     assert "8,192 tokens (student, of a conversation, at most: data" in report.lines(plan)[4]
 
     # A conversation of eight rows, in a micro-batch that was planned for single turns.
@@ -515,7 +493,7 @@ def test_plan_of_conversations_that_fit_no_gpu_names_their_turns() -> None:
     run = replace(check_config(TALKING), longest=MEASURED)
     plan = make_plan(run, Machine(2, 40e9), Split(1, 1, False, ""))
     assert plan.rows().rows == 8
-    with pytest.raises(ConfigError, match=r"lower .* or conversation\.max_turns \(8\), set"):
+    with pytest.raises(ConfigError, match=r"lower .* conversation\.max_turns"):
         require_fit(plan)
     fewer = TALKING.changed("conversation", max_turns=2)
     run = replace(check_config(fewer), longest=MEASURED)

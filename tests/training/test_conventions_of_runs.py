@@ -9,11 +9,9 @@ from typing import Any
 import pytest
 
 from chat_templates import TEMPLATES
-from conftest import DEMO
 from paint.cli import main
-from paint.config.recipe import from_table, to_table
 from paint.config.run_folder import read_run, read_run_json
-from paint.config.schema import Config, ConfigError, ModelConfig
+from paint.config.schema import Config, ModelConfig
 from paint.core.display import Display
 from paint.evaluation.generate import with_date
 from paint.lab.eval_protocols import protocol_for
@@ -127,14 +125,6 @@ def test_run_template_without_clock_records_no_date(tmp_path: Path) -> None:
     assert read_run_json(tmp_path / "run")["conventions"]["date"] is None
 
 
-@pytest.mark.parametrize("text", ["", "today", "2024-2-3", "2024-02-30", "20240203"])
-def test_config_date_that_is_no_date_is_refused(text: str) -> None:
-    table = to_table(Config())
-    table["model"]["date"] = text
-    with pytest.raises(ConfigError, match=r"model\.date must be auto or a date"):
-        from_table(table)
-
-
 def test_sft_prompt_that_opens_a_thought_closes_it_and_says_so(
     demo_copy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -150,16 +140,3 @@ def test_sft_prompt_that_opens_a_thought_closes_it_and_says_so(
         assert text.startswith("\n</think>\n\n")
         assert text.endswith("<|im_end|>")
         assert policy.decode(row["prompt_ids"], special=True).endswith("<think>\n")
-
-
-def test_evaluation_prints_and_records_conventions(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    flags = ["--benchmarks", "demo", "--no-thinking", "--limit", "2", "--samples", "1"]
-    flags += ["--rollout.max-new-tokens", "4", "--output-dir", str(tmp_path)]
-    assert main(["eval", "demo", *flags]) == 0
-    expected = load_policy(DEMO, seed=0).conventions
-    assert expected.line() in " ".join(capsys.readouterr().out.split())
-    table = asked(tmp_path)["base"]
-    assert table["conventions"] == expected.table()
-    assert table["end_ids"] == list(expected.end_ids)

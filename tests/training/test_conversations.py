@@ -14,7 +14,7 @@ from paint.algorithms.paint import add_teacher_prompts, score_rollouts
 from paint.algorithms.variants.contrast import Contrast
 from paint.algorithms.variants.reason_first import ReasonFirst
 from paint.algorithms.variants.u_opsd import UOpsd
-from paint.config.schema import Config, ConfigError, ContextConfig, DataConfig
+from paint.config.schema import Config, ContextConfig
 from paint.core.display import Display
 from paint.core.extensions import spec_of
 from paint.data.contexts import Attempt, Context, Contexts
@@ -382,11 +382,6 @@ def test_train_variant_on_conversations_has_a_teacher_prompt_for_every_turn(
     assert [len(prompts) + 1 for prompts in later] == turns
 
 
-def test_conversation_sampled_ahead_of_its_answers_is_refused() -> None:
-    with pytest.raises(ConfigError, match="conversation"):
-        check_config(small({"rollout": {"off_policy_steps": 1}}))
-
-
 class Broken:
     """Fails on every turn."""
 
@@ -530,28 +525,3 @@ def test_stored_conversation_with_a_turn_over_the_limit_is_refused(tmp_path: Pat
     config = changed("demo-opsd", SMALL, sections)
     with pytest.raises(DataError, match=r"row 1: a turn of problem a has \d+ tokens .* over 48 "):
         train(config, tmp_path / "run")
-
-
-def test_data_chat_with_calls_names_the_setting_that_reads_them(tmp_path: Path) -> None:
-    called = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "add"}}]}
-    path = write_problems(tmp_path / "chats.jsonl", [{"messages": [*CHAT[:1], called]}])
-    with pytest.raises(DataError, match=r"data\.turns all"):
-        read_problems(DataConfig(path=path), needs={})
-
-
-@pytest.mark.parametrize(
-    ("chat", "message"),
-    [
-        (CHAT[:3], "ends in one of the assistant"),
-        (CHAT[1:], "begins with a turn of the user"),
-        ([*CHAT[:1], {"role": "assistant", "content": ""}], "message 2"),
-        ([*CHAT[:1], {"role": "assistant", "content": ["x"]}], "message 2"),
-    ],
-)
-def test_data_chat_that_is_no_conversation_is_refused(
-    tmp_path: Path, chat: list[Any], message: str
-) -> None:
-    path = write_problems(tmp_path / "chats.jsonl", [{"id": "a", "messages": chat}])
-    data = DataConfig(path=path, turns="all")
-    with pytest.raises(DataError, match=message):
-        read_problems(data, needs={})

@@ -8,10 +8,8 @@ import torch
 
 from conftest import logits_alone, move
 from paint.config.run_folder import read_metrics
-from paint.config.schema import ConfigError
 from paint.models.policy import load_policy
 from paint.models.teacher import open_teacher
-from paint.resolve.check import check_config
 from paint.training.drift import open_drift
 from runs import adapter, assert_same, changed, train, train_in_parts
 
@@ -56,9 +54,3 @@ def test_train_with_drift_logs_it_changes_nothing_and_resumes(tmp_path: Path) ->
 
     train_in_parts(whole, tmp_path / "cut", first=1)
     assert [row["drift"] for row in read_metrics(tmp_path / "cut")] == pytest.approx(drifts)
-
-
-def test_config_drift_without_base_is_refused() -> None:
-    unkept = {"model": {"train_mode": "full"}, "teacher": {"weights": "live"}}
-    with pytest.raises(ConfigError, match=r"drift_path must be empty.*base model is not kept"):
-        check_config(changed("demo-paint", MEASURED, unkept))

@@ -6,17 +6,16 @@ from typing import Any
 
 import pytest
 
-from paint.algorithms.variants.anchored import Anchored
 from paint.config.recipe import find_recipe, read_recipe
 from paint.config.run_folder import read_metrics
 from paint.config.schema import Config
 from paint.core.display import Display
 from paint.core.extensions import spec_of
-from paint.data.problems import DataError, Problem
+from paint.data.problems import Problem
 from paint.grading.contract import Grade
 from paint.lab.viewer.run import PageSpec, run_data
 from paint.models.policy import load_policy
-from runs import adapter, assert_same, changed, stored, train, variant
+from runs import adapter, assert_same, changed, stored, train
 
 first_error = importlib.import_module("first_error")
 
@@ -82,43 +81,6 @@ def test_train_without_any_feedback_updates_nothing(
     fresh = dict(load_policy(config.model, seed=2).model.named_parameters())
     for name, value in adapter(tmp_path).items():
         assert value.equal(fresh[name.replace(".weight", ".default.weight")]), name
-
-
-LIMITS: dict[str, dict[str, Any]] = {
-    "data": {"max_prompt_tokens": 300},
-    "rollout": {"max_new_tokens": 8},
-}
-
-
-def test_feedback_that_makes_the_prompt_too_long_is_passed_over_and_never_cut(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def grade(completion: str, row: dict[str, Any]) -> Grade:
-        times = 40 if sum(map(ord, row["id"])) % 2 else 1
-        return Grade(0.0, "wrong", feedback="Step 3 is wrong. " * times)
-
-    train(small({"grading": {"grader": spec_of(grade)}}, LIMITS), tmp_path)
-    rows, [metrics] = stored(tmp_path), read_metrics(tmp_path)
-    long = [row for row in rows if len(row["feedback"]) > 100]
-    assert 0 < len(long) < len(rows)
-    assert metrics["kept_completions"] == len(rows) - len(long)
-    for row in rows:
-        assert row["kept"] == (row not in long)
-        assert row["context"] == (None if row in long else row["feedback"])
-    said = f"what the teacher reads of {len(long)} of {len(rows)} completions makes a prompt over"
-    assert said in capsys.readouterr().out.replace("\n", " ")
-
-
-def test_function_whose_context_is_too_long_is_refused_where_none_is_passed_over(
-    tmp_path: Path,
-) -> None:
-    def long(row: Any, rows: Any, seed: int, completion: str) -> str:
-        return "Step 3 is wrong. " * 40
-
-    sections = {"context": {"source": spec_of(long)}, **variant(Anchored)}
-    with pytest.raises(DataError, match=r"context of this rollout makes a teacher prompt of \d+ "):
-        train(small({"grading": {"grader": "math"}}, LIMITS, sections), tmp_path)
-    assert not (tmp_path / "checkpoints/step-000001").exists()
 
 
 def test_other_feedback_is_that_of_another_completion(tmp_path: Path) -> None:

@@ -64,11 +64,6 @@ def test_health_ends_on_kl_by_default_and_not_with_a_reward_in_the_loss() -> Non
         assert health.ended_on == ended_on
 
 
-def test_health_stop_on_none_stands_alone() -> None:
-    with pytest.raises(paint.ConfigError, match="or none alone"):
-        HealthConfig(stop_on=("none", "kl"))
-
-
 class StopAtOnce(paint.Callback):
     def on_step(self, step: int, metrics: Any, rollouts: Any) -> bool:
         return True
@@ -148,43 +143,3 @@ def test_collapse_warnings_of_demo_runs_tell_a_collapse_from_health(tmp_path: Pa
         found[name] = [found_at["warning"] for found_at in warning_history(rows)]
     assert not found["healthy"]
     assert set(found["collapses"]) >= {"kl", "entropy_high"}
-
-
-def calculate(formula: str) -> str:
-    """Computes a formula.
-
-    Args:
-        formula: Numbers, brackets, and + - * /.
-    """
-    return formula
-
-
-class Once:
-    """An environment without tools, which ends after a turn."""
-
-    def step(self, messages: Any, completion: str) -> None:
-        return None
-
-
-@pytest.mark.slow
-def test_train_says_in_its_first_step_that_no_completion_called_an_offered_tool(
-    tmp_path: Path,
-) -> None:
-    offers: dict[str, dict[str, Any]] = {
-        "tools": {"tools": [calculate]},
-        "environment": {"environment": Once},
-    }
-    found = {}
-    for name, conversation in offers.items():
-        run = paint.train(
-            "demo-paint",
-            output_dir=tmp_path / name,
-            conversation=conversation,
-            train={"steps": 1, "batch_size": 4, "micro_batch_size": 4},
-            rollout={"max_new_tokens": 4},  # too few for a call: the demo's model makes some
-        )
-        rows = run.metrics.reset_index().to_dict("records")
-        found[name] = {one["warning"] for one in warning_history(rows)}
-        assert ("tool_calls" in run.metrics) == (name == "tools")
-    assert "no_tool_call" in found["tools"]
-    assert "no_tool_call" not in found["environment"]

@@ -8,15 +8,12 @@ from typing import Any
 import pytest
 
 from paint.cli import main
-from paint.config.recipe import find_recipe
 from paint.config.run_folder import RunError
 from paint.config.schema import Config, TrainConfig
 from paint.core.display import Display
-from paint.core.errors import Interrupted
 from paint.core.extensions import spec_of
 from paint.resolve.check import check_config, require_same_beginning
 from paint.resolve.optimizer import AdamW
-from paint.training.launcher import LaunchRequest, run_training
 from paint.training.run_log import new_run, validate_resume
 from runs import changed
 
@@ -104,21 +101,3 @@ def test_validate_resume_says_that_own_code_has_changed(
     assert f"the file of {code.stem}:grade has changed since" in " ".join(
         capsys.readouterr().out.split()
     )
-
-
-@pytest.mark.parametrize(
-    ("has_run", "hint"), [(False, "the same command begins again"), (True, "paint resume")]
-)
-def test_run_training_interrupted_before_a_step_says_how_to_go_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_run: bool, hint: str
-) -> None:
-    def interrupt(*_: object, **__: object) -> None:
-        if has_run:
-            begun(tmp_path / "run", 0)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("paint.training.trainer.train", interrupt)
-    checked = check_config(changed("demo-paint"))
-    with pytest.raises(Interrupted, match=hint) as stopped:
-        run_training(checked, tmp_path / "run", LaunchRequest(), find_recipe("demo-paint"), ())
-    assert stopped.value.signal_number == 2

@@ -11,12 +11,11 @@ from paint.cli.main import parse
 from paint.commands.api.configure import with_sections
 from paint.config.recipe import find_recipe, flags, from_table, read_recipe, to_table
 from paint.config.run_folder import RunError, read_metrics, read_run
-from paint.config.schema import Config, ConfigError
+from paint.config.schema import Config
 from paint.core.demo_files import HELD_OUT_PROBLEMS, TRAINING_PROBLEMS
 from paint.core.display import Display
 from paint.core.storage import read_jsonl
 from paint.data.problems import Problem
-from paint.lab.runner import ExperimentRun
 from paint.resolve.check import check_config
 from paint.training.opening import with_steps
 from runs import adapter, assert_same, assert_same_history, changed, stored, train, write_problems
@@ -134,19 +133,3 @@ def test_steps_and_epochs_take_the_place_of_each_other(
     assert main(["config", "demo-paint", "--train.epochs", "2"]) == 0
     recipe.write_text(capsys.readouterr().out)
     assert read_recipe(recipe) == by_epochs.changed("train", steps=Config().train.steps)
-
-
-def test_steps_and_epochs_together_are_refused(tmp_path: Path) -> None:
-    recipe = tmp_path / "x.toml"
-    recipe.write_text("[train]\nepochs = 2\nsteps = 3\n")
-    with pytest.raises(ConfigError, match=r"x\.toml.*leave one out"):
-        read_recipe(recipe)
-    with pytest.raises(ConfigError, match="leave one out"):
-        with_sections(Config(), {"train": {"epochs": 2, "steps": 3}})
-    with pytest.raises(ConfigError, match="leave one out"):
-        parse(["config", "demo-paint", "--train.epochs", "2", "--train.steps", "3"]).call()
-    two = {"train": {"epochs": 2}, "data": {"path": ["a.jsonl", "b.jsonl"]}}
-    with pytest.raises(ConfigError, match=r"train\.epochs must be None with several sources"):
-        check_config(with_sections(Config(), two))
-    with pytest.raises(ConfigError, match=r"train\.epochs must be None in an experiment"):
-        ExperimentRun("x", Config().changed("train", epochs=1.0))

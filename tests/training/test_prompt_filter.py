@@ -20,7 +20,6 @@ from paint.models.policy import load_policy
 from paint.objective.masking import MARKER
 from paint.resolve.check import check_config
 from paint.training.prompt_filter import (
-    describe_missing_answers,
     filter_problems,
     note_unmasked,
 )
@@ -173,14 +172,6 @@ def test_prompt_filter_skipped_rows_are_counted_and_never_shown(
     assert all(row["context"].endswith(", as one sees.") for row in rollouts)
 
 
-def test_note_unmasked_of_shared_text_names_no_anchors(capsys: pytest.CaptureFixture[str]) -> None:
-    problems = [Problem("q", "It is.", "", "p")]
-    shared = ContextConfig(source=("text",), text="Be brief.")
-    for options, expected in ((shared, False), (ContextConfig(), True)):
-        note_unmasked(Contexts(options, problems), problems, Display())
-        assert ("no anchors" in capsys.readouterr().out) == expected
-
-
 @pytest.mark.parametrize(
     ("source", "ratios", "said"),
     [
@@ -251,28 +242,3 @@ def test_prompts_are_printed_before_the_first_rollout(
     place = titles.index("sampled")
     # A reason-first teacher samples, too.
     assert (titles[:place], [t for t in titles[place:] if t != "sampled"]) == (before, after)
-
-
-@pytest.mark.parametrize(
-    ("recipe", "sections", "expected"),
-    [
-        (
-            "demo-paint",
-            {},
-            r"no row has an answer: .*--data.answer-field .*answer; .*: gold, lvl\)",
-        ),
-        ("demo-paint", {"data": {"answer_field": "gold"}}, ""),
-        ("demo-paint", {"grading": {"grader": "none"}}, ""),
-        ("demo-paint", {"grading": {"grader": "test_prompt_filter:graded"}}, ""),
-        ("demo-sft", {}, ""),
-    ],
-)
-def test_missing_answers_are_described_where_they_would_be_graded(
-    tmp_path: Path, recipe: str, sections: dict[str, dict[str, Any]], expected: str
-) -> None:
-    row = {"problem": "What is 1 + 1?", "solution": "It is 2.", "gold": "2", "lvl": "1"}
-    path = write_problems(tmp_path / "rows.jsonl", [row])
-    run = check_config(changed(recipe, {"data": {"path": path}}, sections))
-    problems = read_problems(run.config.data, needs=run.needed_fields).problems
-    line = describe_missing_answers(run, problems)
-    assert re.fullmatch(expected, line), line

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from paint.algorithms.variants.by_verdict import ByVerdict
 from paint.algorithms.variants.oasis import Oasis
 from paint.algorithms.variants.on_correct import OnCorrect
 from paint.algorithms.variants.rlsd import Rlsd
@@ -111,11 +110,8 @@ USES: dict[str, tuple[dict[str, dict[str, Any]], ...]] = {
 REFUSED: dict[str, tuple[dict[str, dict[str, Any]], ...]] = {
     "distillation": (),
     "sft": ({"train": {"method": "sft"}, "rollout": {"samples_per_problem": 1}},),
-    "wrong ones": (variant(Oasis, keep="wrong"),),
     "all alike": (variant(OnCorrect, correct_weight=0.5, wrong_weight=0.5),),
-    "by verdict": (variant(ByVerdict),),
     "no peers": ({"context": {"source": ["rollout"]}, "rollout": {"samples_per_problem": 1}},),
-    "stored": (OASIS, {"rollout": {"engine": "stored", "stored": "runs/first"}}),
 }
 
 
@@ -127,13 +123,6 @@ def test_config_takes_attempts_where_right_completions_are_needed(case: str) -> 
         return
     with pytest.raises(ConfigError, match=r"^rollout\.max_attempts must be 1 with .* got 3 \("):
         check_config(config)
-
-
-def test_config_with_attempts_needs_a_grader() -> None:
-    peers = {"context": {"source": ["rollout"]}, "grading": {"grader": ["none"]}}
-    message = r'grading\.grader must be other than "none" with rollout\.max_attempts 3'
-    with pytest.raises(ConfigError, match=message):
-        check_config(changed("demo-paint", SMALL, peers))
 
 
 def test_train_first_attempt_is_what_a_run_without_draws(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from paint.data.problems import Problem
 from paint.grading.contract import Grade, Item
-from paint.grading.graders import describe_other_form, find_grader
+from paint.grading.graders import find_grader
 from paint.inference.engine import Completion
 from paint.inference.rollouts import Rollout
 from paint.training.run_log import equal_rewards, unanswered
@@ -50,22 +50,3 @@ def test_unanswered_counts_what_holds_nothing_that_the_grader_reads(
         assert unanswered(graded(grades), opened.unanswered) == {"unboxed_frac": 0.75}
         assert unanswered(graded([]), opened.unanswered) == {}
         assert unanswered(graded(grades), ()) == {}
-
-
-@pytest.mark.parametrize(
-    ("graders", "prompt", "is_other"),
-    [
-        (["code"], r"put your answer into \boxed{}", True),
-        (["math"], "write a ```python block", True),
-        (["mine:length", "code"], r"\boxed{}", True),
-        (["code"], r"a ```python block that prints \boxed{}", False),
-        (["math", "code"], "write a ```python block", False),
-        (["code"], "answer", False),
-        (["exact"], "write a ```python block", False),
-        (["none"], r"\boxed{}", False),
-    ],
-)
-def test_describe_other_form_names_prompt_and_grader_that_do_not_fit(
-    graders: list[str], prompt: str, is_other: bool
-) -> None:
-    assert bool(describe_other_form(graders, prompt)) == is_other

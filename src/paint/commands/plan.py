@@ -49,15 +49,15 @@ def plan(
     """
     from paint.core.display import Display
     from paint.resolve import plan_report as report
-    from paint.resolve.check import enable_servers, plan_placement
-    from paint.resolve.plan import Machine
+    from paint.resolve.check import enable_servers
+    from paint.resolve.plan import Machine, make_plan
 
     _, run = configure(open_recipe(recipe).config, Path(), model, sections=sections)
     if gpus > 1:
         run = enable_servers(run)  # as `paint train --gpus` does
     memory_bytes = 0.0 if memory is None else memory * 1e9
     run = replace(run, longest=_longest_rows(run))
-    made = plan_placement(run, Machine(gpus, memory_bytes))
+    made = make_plan(run, Machine(gpus, memory_bytes))
     servers_text = _server_lines(run, made) if servers else []
     Display().note("\n".join([*report.lines(made), *servers_text]))
     return made

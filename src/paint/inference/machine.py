@@ -14,8 +14,8 @@ from paint.config.recipe import find_recipe, read_recipe
 from paint.config.schema import RolloutConfig
 from paint.core.errors import PaintError
 from paint.core.versions import __version__
-from paint.resolve.check import INSTALL, check_config, plan_placement
-from paint.resolve.plan import Machine
+from paint.resolve.check import INSTALL, check_config
+from paint.resolve.plan import Machine, make_plan
 
 LIBRARIES = ("torch", "transformers", "peft", "accelerate", "tokenizers", "numpy")
 """The libraries that are shown where paint is not installed."""
@@ -127,6 +127,6 @@ def _needs(name: str, gpus: int, capacity: float) -> str:
 
     try:
         run = check_config(read_recipe(find_recipe(name)))
-        return report.start_line(plan_placement(run, Machine(gpus, capacity)))
+        return report.start_line(make_plan(run, Machine(gpus, capacity)))
     except PaintError as error:
         return str(error)

@@ -1,8 +1,7 @@
 """Check of a config: loads the objects that it names, and applies the rules between its settings.
 
 A config itself is data (paint.config.schema): ranges are checked there, what needs code, several
-sections or the machine here. No model is loaded, and torch is not imported. Memory plans are made
-here and nowhere else.
+sections or the machine here. No model is loaded, and torch is not imported.
 """
 
 import importlib.util
@@ -86,7 +85,7 @@ class Resolved:
     warnings: tuple[str, ...] = ()  # those on what is likely wrong
 
     def changed(self, section: str, **settings: Any) -> "Resolved":
-        """The same with other settings in a section, and the engine that they name."""
+        """Return the same with other settings in a section, and the engine that they name."""
         config = self.config.changed(section, **settings)
         return replace(self, config=config, engine=engine_of(config.rollout))
 
@@ -129,16 +128,11 @@ class Resolved:
         return self.engine.is_remote and not self.rollout.urls
 
     @property
-    def needs_teacher(self) -> bool:
-        """Whether it scores under the teacher's weights."""
-        return self.algorithm.needs_teacher
-
-    @property
     def teacher(self) -> TeacherConfig:
         """The section teacher; without a teacher live weights, of which no copy is kept."""
-        if self.needs_teacher:
-            return self.config.teacher
-        return TeacherConfig(weights="live")
+        return (
+            self.config.teacher if self.algorithm.needs_teacher else TeacherConfig(weights="live")
+        )
 
     @property
     def needs_answer(self) -> bool:
@@ -148,13 +142,13 @@ class Resolved:
     @property
     def learns_from(self) -> LearnsFrom:
         """What the method, or else what its teacher reads, needs of a problem's completions."""
-        shows_right = self.algorithm.needs_context and any(
-            context_source(source).grade == "verdict" for source in self.config.context.source
-        )
+        own = self.algorithm.learns_from
         # A completion is not shown to its own teacher.
-        if shows_right and self.rollout.samples_per_problem > 1:
-            return "right" if self.algorithm.learns_from == "all" else self.algorithm.learns_from
-        return self.algorithm.learns_from
+        if own == "all" and self.rollout.samples_per_problem > 1:
+            shown = self.config.context.source if self.algorithm.needs_context else ()
+            if any(context_source(source).grade == "verdict" for source in shown):
+                return "right"
+        return own
 
     @property
     def needs_grades(self) -> str:
@@ -308,7 +302,7 @@ def _trains_all(run: Resolved) -> bool:
 
 def _loses_base(run: Resolved) -> bool:
     """Whether no copy of the model before training is kept."""
-    keeps = run.needs_teacher and run.config.teacher.weights == "frozen"
+    keeps = run.algorithm.needs_teacher and run.config.teacher.weights == "frozen"
     return _trains_all(run) and not keeps
 
 
@@ -443,32 +437,18 @@ def _adapts_experts(model: ModelConfig) -> bool:
     return model.train_mode == "lora" and any(map(names_experts, model.lora_targets))
 
 
-class Unserved(NamedTuple):
-    """Why servers cannot take what is trained."""
+def unserved(model: ModelConfig) -> str:
+    """Return why servers cannot take what is trained of a model, with its setting; "" if they can.
 
-    setting: str
-    why: str
-    instead: str  # what they can load
-
-
-MERGED = "`paint export RUN OUTPUT --merged` writes a complete model"
-
-
-def unserved(model: ModelConfig) -> Unserved | None:
-    """Why servers cannot take what is trained of a model; None where they can."""
+    They take a complete model, which `paint export --merged` writes.
+    """
     if model.train_mode == "full":
-        return Unserved(
-            'model.train_mode "full"',
-            "servers receive adapters, and full training has none",
-            "a checkpoint's model/ folder is a complete model: `paint eval "
-            "RUN/checkpoints/step-.../model`",
-        )
+        return 'model.train_mode "full": servers receive adapters, and it has none'
     if model.use_dora:
-        return Unserved("model.use_dora", "vLLM refuses DoRA", MERGED)
+        return "model.use_dora: vLLM refuses DoRA"
     if _adapts_experts(model):
-        why = "what vLLM makes of adapters of experts was not held against peft's"
-        return Unserved("experts in model.lora_targets", why, MERGED)
-    return None
+        return "model.lora_targets: vLLM's adapters of experts were not held against peft's"
+    return ""
 
 
 def _updates_weights(run: Resolved) -> bool:
@@ -519,10 +499,10 @@ TRAINING_RULES = (
         "model.quantization",
     ),
     Rule(
-        lambda run: run.engine.is_remote and unserved(run.config.model) is not None,
+        lambda run: run.engine.is_remote and bool(unserved(run.config.model)),
         "rollout.engine",
-        '"local" with {unserved.setting}',
-        "{unserved.why}",
+        '"local"',
+        "{unserved}",
     ),
     Rule(
         lambda run: run.engine.is_stored and not Path(run.rollout.stored).exists(),
@@ -535,7 +515,7 @@ TRAINING_RULES = (
 
 
 def check_config(config: Config) -> Resolved:
-    """Load what a config names, and apply the rules. Raises ConfigError."""
+    """Load what a config names, and apply the rules of every run. Raises ConfigError."""
     optimizer, engine = find_optimizer(config.train), engine_of(config.rollout)
     divergence = find_divergence(config.objective.divergence, table=config.objective.options)
     algorithm = find_algorithm(config.train)
@@ -553,10 +533,9 @@ def check_config(config: Config) -> Resolved:
 
 
 def read_resolved(config: Config, needs: Any) -> Resolved:
-    """What scoring again needs of a run's config: of what it names, the divergence alone is loaded.
+    """Return what scoring again needs of a run's config, of which the divergence alone is loaded.
 
-    Args:
-        needs: of its algorithm, as run.json has them. Without, as in an earlier run, it is loaded.
+    ``needs`` are those of its algorithm in run.json. Without, as in an earlier run, it is loaded.
     """
     divergence = find_divergence(config.objective.divergence, table=config.objective.options)
     is_recorded = isinstance(needs, Mapping)
@@ -631,10 +610,7 @@ def require_same_beginning(run: Resolved, folder: Path) -> tuple[str, ...]:
 
 
 def require_paths(config: Config) -> None:
-    """Raise ConfigError unless model.path and data.path, which have no default, are set.
-
-    Also for a folder at model.path that is no complete model.
-    """
+    """Raise ConfigError unless data.path is set, and model.path to what may be a complete model."""
     is_set = {"model": bool(config.model.path.strip()), "data": bool(config.data.paths)}
     for name, what in (("model", "a folder or hub name"), ("data", "a file of problems")):
         if not is_set[name]:
@@ -642,11 +618,6 @@ def require_paths(config: Config) -> None:
                 f"{name}.path is not set: pass --{name}.path with {what} "
                 f'(or "demo" for the embedded one), or set path under [{name}] in the recipe'
             )
-    require_model_folder(config)
-
-
-def require_model_folder(config: Config) -> None:
-    """Raise ConfigError for a folder at model.path that is no complete model."""
     other = other_than_model(model_path(config.model.path))
     if other:
         raise ConfigError(f"model.path {format_value(config.model.path)} {other}")
@@ -697,10 +668,7 @@ def resolve(run: Resolved, machine: Machine) -> Resolved:
 
 
 def _resolve_dtype(run: Resolved, machine: Machine, split: Split) -> Resolved:
-    """Choose the number format, and say what a slow one costs.
-
-    Where float32 needs more memory than the machine has, a slow format of 16 bits is kept.
-    """
+    """Choose the number format: a slow one of 16 bits where float32 needs too much memory."""
     model, dtype = run.config.model, dtype_on(run.config.model, machine)
     chosen, slowdown = run.changed("model", dtype=dtype), machine.slowdown.get(dtype, 0.0)
     note = warning = ""
@@ -741,37 +709,23 @@ def cautions_of(run: Resolved) -> Iterator[str]:
 
 def _without_effect(run: Resolved) -> Iterator[str]:
     """Lines on settings that differ from their defaults and change nothing."""
-    sections = [
-        (
-            "teacher",
-            "decay every",
-            run.teacher.weights == "ema",
-            "the teacher is no moving average",
-        ),
-        (
-            "validation",
-            "samples limit max_new_tokens",
-            bool(run.config.validation.path),
-            "validation.path is empty",
-        ),
-        (
-            "objective",
-            "sft_weight_steps",
-            run.config.objective.sft_weight_end is not None,
-            "objective.sft_weight_end is None",
-        ),
+    config = run.config
+    is_average, is_scheduled = run.teacher.weights == "ema", config.objective.sft_weight_end
+    for section, keys, is_used, why in (
+        ("teacher", "decay every", is_average, "the teacher is no moving average"),
+        ("validation", "samples limit max_new_tokens", config.validation.path, "no path is set"),
+        ("objective", "sft_weight_steps", is_scheduled is not None, "sft_weight_end is None"),
         ("rollout", "server server_args", run.owns_servers, "the run starts no server"),
         ("rollout", "server_timeout colocate", run.engine.is_remote, "no server samples"),
-    ]
-    for section, keys, is_used, why in sections:
+    ):
         for key in () if is_used else keys.split():
-            value = getattr(getattr(run.config, section), key)
+            value = getattr(getattr(config, section), key)
             if value != getattr(getattr(Config(), section), key):
                 yield f"{section}.{key} {format_value(value)} has no effect: {why}"
 
 
 def with_resolved(config: Config, begun: Config) -> Config:
-    """The config with what its "auto" became in a run that has begun."""
+    """Return the config with what its "auto" became in a run that has begun."""
     for section in fields(Config):
         settings, resolved = getattr(config, section.name), getattr(begun, section.name)
         kept = {}
@@ -810,13 +764,8 @@ def resolve_engine(run: Resolved, machine: Machine) -> Resolved:
     return replace(chosen, falls_back=falls_back, notes=notes)
 
 
-def plan_placement(run: Resolved, machine: Machine) -> Plan:
-    """The plan of the default split. Raises ConfigError for a model that it does not know."""
-    return make_plan(run, machine)
-
-
 def enable_servers(run: Resolved) -> Resolved:
-    """The same with an engine on servers, where it is auto and servers can generate for it."""
+    """Return the same with an engine on servers, where it is auto and servers can serve it."""
     engine = run.engine.server_engine
     is_open = run.rollout.engine == AUTO or run.engine.is_remote
     if engine and is_open and run.generates and not unserved(run.config.model):
@@ -840,12 +789,12 @@ def resolve_evaluation(
             f"`paint grade` grades stored samples"
         )
     engine, why = _choose(rollout, machine, *models)
-    for model in models if engine_of(replace(rollout, engine=engine)).is_remote else ():
-        if found := unserved(model):
-            raise ConfigError(
-                f'rollout.engine must be "local" with {found.setting}, got "{engine}" '
-                f"({found.why}; {found.instead})"
-            )
+    reasons = filter(None, map(unserved, models))
+    if engine_of(replace(rollout, engine=engine)).is_remote and (reason := next(reasons, "")):
+        raise ConfigError(
+            f'rollout.engine must be "local", got "{engine}" ({reason}; `paint export RUN OUTPUT '
+            f"--merged` writes a complete model, which servers take)"
+        )
     if rollout.engine != AUTO:
         return ResolvedRollout(rollout, engine_of(rollout))
     if earlier:
@@ -862,9 +811,8 @@ def _choose(rollout: RolloutConfig, machine: Machine, *models: ModelConfig) -> t
         return rollout.engine, ""
     if rollout.urls or rollout.server_gpus:
         return VLLM, "since servers are named"
-    for model in models:
-        if found := unserved(model):
-            return LOCAL, f"since {found.why} ({found.setting})"
+    for reason in filter(None, map(unserved, models)):
+        return LOCAL, f"since {reason}"
     if not machine.gpus:
         return LOCAL, "since torch sees no GPU"
     if machine.ranks > 1:
@@ -886,7 +834,7 @@ def _may_fall_back(rollout: RolloutConfig) -> bool:
 
 
 def _shares_gpu(run: Resolved, machine: Machine) -> bool:
-    """Whether a server of the run's own would use this process's GPU, and nothing says how."""
+    """Return whether an own server would use this process's GPU, and nothing says how."""
     rollout = run.rollout
     # It sleeps with rollout.colocate, it may have a share of the memory, or its GPUs are named.
     is_configured = rollout.colocate or server_flag(rollout, UTILIZATION) is not None
@@ -895,7 +843,7 @@ def _shares_gpu(run: Resolved, machine: Machine) -> bool:
 
 
 def _sharing_problem(run: Resolved, machine: Machine) -> str:
-    """Why trainer and server cannot use one GPU in turns, with what would help; "" if they can."""
+    """Return why trainer and server cannot use one GPU in turns, with a remedy; "" if they can."""
     if run.rollout.off_policy_steps:
         return (
             "rollout.off_policy_steps lets the server generate while this process trains, on one "

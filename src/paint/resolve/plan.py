@@ -87,14 +87,14 @@ SLOW = 1.5
 
 
 def describe_slow(dtype: str, slowdown: float) -> str:
-    """What a format that is slow on this CPU costs."""
+    """Return a text on what a format that is slow on this CPU costs."""
     return (
         f"a product in {dtype} takes about {slowdown:.0f} times as long as in float32 on this CPU"
     )
 
 
 def dtype_on(model: ModelConfig, machine: Machine) -> Dtype:
-    """The number format of a model's weights on a machine, where it is "auto"."""
+    """Return the number format of a model's weights on a machine, where it is "auto"."""
     if model.dtype != "auto":
         return model.dtype
     # peft adds the updates of experts to their weights: 16 bits would round them away.
@@ -381,7 +381,7 @@ def _length(rows: Rows) -> int:
 
 
 def with_micro_batch(config: Config, rows: int, tokens: int, checkpointing: bool) -> Config:
-    """The config with these values where a micro-batch's rows, tokens, checkpointing are auto."""
+    """Return the config with these values where a micro-batch's are "auto"."""
     if config.train.micro_batch_size == "auto":
         config = config.changed("train", micro_batch_size=rows)
     if config.model.gradient_checkpointing == "auto":
@@ -533,27 +533,19 @@ def require_fit(plan: Plan) -> None:
 
 
 def levers(plan: Plan) -> str:
-    """What to change where the longest micro-batch does not fit, the largest setting first."""
+    """Return what to change where the longest micro-batch does not fit."""
     larger = "set model.shard on several GPUs, or use larger GPUs"
     if plan.memory.resident > plan.headroom:
         return f"without any row it needs {gb(plan.memory.resident)} GB: {larger}"
-    config = plan.config
-    values = {"data.max_prompt_tokens": config.data.max_prompt_tokens}
-    if plan.algorithm.needs_rollouts:
-        values["rollout.max_new_tokens"] = config.rollout.max_new_tokens
-    named = sorted(values, key=lambda name: -values[name])
-    if plan.rows().together > 1:
-        values["conversation.max_turns"] = config.conversation.max_turns
-        named.append("conversation.max_turns")
-    if "rollout" in peak_phase(plan.memory):
-        values["rollout.batch_size"] = config.rollout.batch_size
-        named.insert(0, "rollout.batch_size")
-    settings = [f"{name} ({values[name]:,})" for name in named]
-    return f"lower {' or '.join(settings)}, {larger}"
+    turns = ", conversation.max_turns" if plan.rows().together > 1 else ""
+    return (
+        f"lower data.max_prompt_tokens, rollout.max_new_tokens{turns} or rollout.batch_size, "
+        f"{larger}"
+    )
 
 
 def peak_phase(memory: Memory) -> str:
-    """Text that names the phase that needs most memory, and its GB."""
+    """Return a text on the phase that needs most memory, with its GB."""
     phase, value = max(memory.phases.items(), key=lambda item: item[1])
     return f"largest phase: {phase} {gb(value)}"
 

@@ -1,7 +1,7 @@
 """Text of a memory plan: the output of `paint plan` and the start line of a run."""
 
 from paint.resolve.memory import Rows
-from paint.resolve.plan import USABLE, Plan, gb, levers, peak_phase, server_of
+from paint.resolve.plan import USABLE, Plan, gb, levers, server_of
 
 RESIDENT = {
     "layers": "base: layers",
@@ -30,32 +30,6 @@ def start_line(plan: Plan) -> str:
     left = plan.headroom - plan.memory.peak
     fits = "fits" if left >= 0 else f"does not fit: {_fit_words(plan)}"
     return f"memory, an estimate: {gb(plan.memory.peak)} of {gb(plan.capacity)} GB{ranks}; {fits}"
-
-
-def start_details(plan: Plan) -> str:
-    """The memory plan in one line, which a run prints with -v."""
-    memory = plan.memory
-    parts = {
-        "base": memory.layers + memory.ends + memory.gathered,
-        "trained weights": memory.adapters + memory.gradients + memory.optimizer,
-        "teacher copy": memory.copy,
-        "kept keys and values": memory.kept,
-    }
-    resident = ", ".join(f"{name} {gb(value)}" for name, value in parts.items() if value)
-    where = ""
-    if plan.split.trainers > 1:
-        where = f" on each of {plan.split.trainers} ranks"
-    return (
-        f"plan, an estimate: at most {gb(memory.peak)} of {gb(plan.capacity)} GB to train"
-        f"{where} ({resident}; {peak_phase(memory)}); fits: {_fit_words(plan)}; "
-        f"{_micro_batch_words(plan)}; rows of at most {_row_words(plan)}"
-    )
-
-
-def _row_words(plan: Plan) -> str:
-    rows = plan.rows()
-    tokens = max(rows.prompt, rows.teacher_prompt) + rows.completion
-    return f"{tokens:,} tokens (prompt: {_limit_words(plan)}){_turn_words(rows)}"
 
 
 def _limit_words(plan: Plan) -> str:

@@ -38,10 +38,7 @@ def require_same_weights(folder: Path, setup: Setup, step: int) -> None:
     """Raise RanksDiffer on rank 0 unless all ranks, which call it together, have equal weights."""
     # Each rank applies the summed gradient by itself. Nothing else keeps the copies equal.
     digests = all_gather_objects([trained_digest(setup.policy)])
-    others = []
-    for rank, digest in enumerate(digests):
-        if digest != digests[0]:
-            others.append(str(rank))
+    others = [str(rank) for rank, digest in enumerate(digests) if digest != digests[0]]
 
     def refuse() -> None:
         raise RanksDiffer(

@@ -19,21 +19,20 @@ from pathlib import Path
 
 from paint.config.recipe import flags, read_recipe
 from paint.config.run_folder import RunError, foreign_code
-from paint.config.schema import Config, ConfigError
-from paint.core.demo_files import model_path, problems_path
+from paint.config.schema import ConfigError
 from paint.core.errors import Interrupted, PaintError, format_short
-from paint.data.readers import is_on_hub
 from paint.data.sources import check_sources
 from paint.inference.vllm.process import NO_GPU, OwnedProcess
-from paint.resolve.check import (
-    Resolved,
-    enable_servers,
-    plan_placement,
-    require_same_beginning,
-    require_trainable,
-)
+from paint.resolve.check import Resolved, enable_servers, require_trainable
 from paint.resolve.engines import resolved_engine, server_engine
-from paint.resolve.plan import Machine, Split, choose_split, server_of, tensor_parallel_size
+from paint.resolve.plan import (
+    Machine,
+    Split,
+    choose_split,
+    make_plan,
+    server_of,
+    tensor_parallel_size,
+)
 from paint.training.callbacks import Callback
 from paint.training.torchrun import SHUTDOWN_SECONDS
 
@@ -99,12 +98,12 @@ class GpuPlacement:
 
 
 def place_ranks(request: LaunchRequest, run: Resolved, ranks: tuple[int, int]) -> GpuPlacement:
-    """Which GPUs train, from the fewest to the most of ``ranks``, and which serve."""
+    """Return which GPUs train, from the fewest to the most of ``ranks``, and which serve."""
     gpus, memory = _gpus_of_machine(request)
     size = tensor_parallel_size(run.rollout) or 1
     if memory:
         with suppress(ConfigError):  # a model that is not planned
-            size = server_of(plan_placement(run, Machine(request.gpus, memory))).gpus
+            size = server_of(make_plan(run, Machine(request.gpus, memory))).gpus
     split = _split(request, run, ranks, size)
     # From the end, as trainers take the first ones. Of a shared split, all serve.
     served = gpus[len(gpus) - split.servers :]
@@ -123,7 +122,7 @@ def place_ranks(request: LaunchRequest, run: Resolved, ranks: tuple[int, int]) -
 
 
 def with_servers(run: Resolved, placement: GpuPlacement) -> Resolved:
-    """The run with the servers of a placement; without any, the ranks generate."""
+    """Return the run with the servers of a placement; without any, the ranks generate."""
     rollout = run.rollout
     if not placement.servers:
         engine = resolved_engine(rollout.engine, bool(rollout.urls))
@@ -136,22 +135,32 @@ def with_servers(run: Resolved, placement: GpuPlacement) -> Resolved:
     )
 
 
+def _placed(
+    request: LaunchRequest, run: Resolved, ranks: tuple[int, int]
+) -> tuple[Resolved, GpuPlacement]:
+    """Place a run, and return it with its servers. Raises ConfigError where none can be used."""
+    placement = place_ranks(request, run, ranks)
+    if placement.servers and not run.engine.is_remote:
+        raise ConfigError(
+            f"rollout.engine {run.rollout.engine} generates in the training process and uses no "
+            f"servers; leave out --split, or set rollout.engine vllm"
+        )
+    LOGGER.info("gpus: %s", placement)
+    return with_servers(run, placement), placement
+
+
 @contextmanager
 def on_gpus(request: LaunchRequest, run: Resolved, *, ranks: int) -> Iterator[Resolved]:
-    """The run for one process that trains on ``ranks`` GPUs, with servers on the others.
+    """Yield the run for one process that trains on ``ranks`` GPUs, with servers on the others.
 
     Without --gpus it is unchanged.
     """
     if not request.gpus:
         yield run
         return
-    run = enable_servers(run)
-    placement = place_ranks(request, run, (ranks, ranks))
-    _require_servers_used(run, placement)
-    run = with_servers(run, placement)
-    LOGGER.info("gpus: %s", placement)
+    placed, placement = _placed(request, enable_servers(run), (ranks, ranks))
     with _visible_gpus(placement):
-        yield run
+        yield placed
 
 
 def run_training(
@@ -164,20 +173,12 @@ def run_training(
     note: str = "",
     confirm: bool = True,
 ) -> None:
-    """Train in this process, or on the GPUs of a request.
+    """Train by a recipe in this process, or on the GPUs of a request; without one, resume.
 
-    Args:
-        recipe: the file that the run starts from; None resumes the run in the folder.
-        note: printed at the start of a run in this process.
-        confirm: start what may take more than an hour; else a terminal asks.
-
-    Raises:
-        RanksEnded: ranks were started, and failed.
+    ``note`` and ``confirm`` are those of the trainer, in this process. Raises RanksEnded for ranks
+    that were started, and failed.
     """
     require_trainable(run)
-    if recipe is None:
-        _require_inputs(run.config, folder)
-        require_same_beginning(run, folder)
     rows = check_sources(run.config, run.needed_fields)
     if callbacks and request.gpus > 1:
         raise ConfigError("callbacks are called in one process; leave gpus out, or pass none")
@@ -205,7 +206,7 @@ def run_training(
 
 @contextmanager
 def _interruption_named(folder: Path) -> Iterator[None]:
-    """Say how to go on after a Ctrl-C between the steps' own, as while a model is loaded."""
+    """Say how to go on after a Ctrl-C outside of the steps, as while a model is loaded."""
     try:
         yield
     except KeyboardInterrupt:
@@ -222,18 +223,12 @@ def train_on(
     recipe: Path | None,
     train: Callable[[Resolved], None],
 ) -> int:
-    """Train on the GPUs of a request; the exit status.
-
-    Without a recipe, the run in the folder is resumed. One rank is ``train`` in this process.
-    """
-    if recipe is not None:
-        # A resumed run keeps the engine that run.json has.
-        run = enable_servers(run)
-    placement = place_ranks(request, run, (1, request.gpus))
+    """Train on the GPUs of a request, and return the exit status; one rank is ``train`` here."""
+    # A resumed run keeps the engine that run.json has.
+    begun = run if recipe is None else enable_servers(run)
+    run, placement = _placed(request, begun, (1, request.gpus))
     if recipe is None:
-        _require_same_engine(run, placement, folder)
-    _require_servers_used(run, placement)
-    run = with_servers(run, placement)
+        _require_same_engine(begun, placement, folder)
     config = run.config
 
     if recipe is not None:
@@ -254,29 +249,11 @@ def train_on(
     several = ["paint.training.torchrun", "--standalone", "--nproc-per-node", str(count)]
     command = [sys.executable, "-m", *(several if count > 1 else ["paint.cli"]), *task]
 
-    LOGGER.info("gpus: %s", placement)
     if count > 1:
         return _run_ranks(command, placement.environment)
     with _visible_gpus(placement):
         train(run)
     return 0
-
-
-def _require_inputs(config: Config, folder: Path) -> None:
-    """Raise RunError where the data or the model of a run that is resumed have moved."""
-    model = Path(model_path(config.model.path))
-    for data in map(problems_path, config.data.paths):
-        if not is_on_hub(data) and not Path(data).exists():
-            others = " beside those of the others" if len(config.data.paths) > 1 else ""
-            raise RunError(
-                f"{folder} was trained on {data}, which does not exist here; name its place"
-                f"{others} by --data.path"
-            )
-    if model.is_absolute() and not model.exists():
-        raise RunError(
-            f"{folder} trains the model {model}, which does not exist here; name its place by "
-            f"--model.path"
-        )
 
 
 def _run_ranks(command: Sequence[str], pins: dict[str, str]) -> int:
@@ -343,17 +320,8 @@ def _require_same_engine(run: Resolved, placement: GpuPlacement, folder: Path) -
         )
 
 
-def _require_servers_used(run: Resolved, placement: GpuPlacement) -> None:
-    """Raise ConfigError where GPUs are to serve, and the engine generates without servers."""
-    if placement.servers and not run.engine.is_remote:
-        raise ConfigError(
-            f"rollout.engine {run.rollout.engine} generates in the training process and uses no "
-            f"servers; leave out --split, or set rollout.engine vllm"
-        )
-
-
 def _split(request: LaunchRequest, run: Resolved, ranks: tuple[int, int], size: int) -> Split:
-    """How many GPUs train, and how many serve, of which each server takes ``size``."""
+    """Return how many GPUs train, and how many serve, of which each server takes ``size``."""
     fewest, most = ranks
     gpus = request.gpus
     if request.split is None:
@@ -385,7 +353,7 @@ def _split(request: LaunchRequest, run: Resolved, ranks: tuple[int, int], size: 
 
 
 def _gpus_of_machine(request: LaunchRequest) -> tuple[list[str], float]:
-    """Names of the requested GPUs, and the bytes of the smallest; NO_GPU and 0 without any."""
+    """Return the names of the GPUs, and bytes of the smallest; NO_GPU and 0 without any."""
     # In another process: one that has initialised CUDA cannot be pinned any more.
     # -P: without it, a file torch.py in the working directory would be imported.
     line = [sys.executable, "-P", "-c", COUNT]

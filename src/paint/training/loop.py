@@ -50,8 +50,7 @@ def loop(
     signals: list[int],
 ) -> None:
     """Run the steps after ``done``, with their logs, checkpoints and validations."""
-    config, accelerator = setup.config.train, setup.accelerator
-    first = None
+    config, accelerator, first = setup.config.train, setup.accelerator, None
     if accelerator.is_main_process and not done:
         first = _print_first_prompts(setup, display)
     updates: list[None] = []  # of a step that is not complete
@@ -73,11 +72,8 @@ def loop(
                 validate_checkpoint()  # the initial student, or one that a kill interrupted
             while done < config.steps:
                 clock = Clock(display)
-                scored, further = _take_step(setup, done, clock)
-                ended_by: list[str] = []
-                if accelerator.is_main_process:
-                    step = scored, further, clock, done + 1
-                    ended_by = log_step(setup, folder, display, *step, printed=first)
+                step = _take_step(setup, done, clock)
+                ended_by = log_step(setup, folder, display, *step, clock, done + 1, printed=first)
                 done += 1
                 updates.clear()
 
@@ -99,12 +95,10 @@ def loop(
         except (Interrupted, checkpoint.RanksDiffer):
             raise
         except Exception:
-            # Only complete steps are saved. A failure between the updates of a step, before the
-            # teacher's update or before logging leaves a partial one.
-            if accelerator.is_main_process and done and not updates:
-                # The first error is the one to report.
-                with suppress(RunError, NonFiniteError, ConfigError):
-                    checkpoint.save(folder, setup, done)
+            # A failure between the updates of a step, before the teacher's update or before logging
+            # leaves a partial step, which is not saved.
+            if not updates:
+                _save_after_failure(setup, folder, done)
             raise
 
 
@@ -118,7 +112,7 @@ def _print_first_prompts(setup: Setup, display: Display) -> FirstPrompts:
 def _take_step(
     setup: Setup, step_index: int, clock: Clock
 ) -> tuple[list[Rollout], dict[str, float]]:
-    """One step of the algorithm: its rollouts with their values, and metrics next to theirs."""
+    """Take a step of the algorithm; return its rollouts with their values, and other metrics."""
     rows = minibatch(setup, step_index)
     with ExitStack() as stack:
         batch = stack.enter_context(setup.accelerator.split_between_processes(rows))
@@ -144,7 +138,7 @@ def _take_step(
 
 
 def _is_checkpoint(config: TrainConfig, done: int) -> bool:
-    """Whether the student after so many steps is kept and validated."""
+    """Return whether the student after so many steps is kept and validated."""
     return done % config.checkpoint_every == 0 or done == config.steps
 
 
@@ -153,6 +147,13 @@ def _save_checkpoint(setup: Setup, folder: Path, done: int) -> None:
     if setup.accelerator.is_main_process:
         saved = checkpoint.save(folder, setup, done)
         tell_callbacks(setup.callbacks, "on_checkpoint", saved)
+
+
+def _save_after_failure(setup: Setup, folder: Path, done: int) -> None:
+    if setup.accelerator.is_main_process and done:
+        # The first error is the one to report.
+        with suppress(RunError, NonFiniteError, ConfigError):
+            checkpoint.save(folder, setup, done)
 
 
 def _raise_if_stopped(signal_number: int, folder: Path) -> None:
@@ -166,7 +167,7 @@ def _raise_if_stopped(signal_number: int, folder: Path) -> None:
 
 
 def grading_cost(setup: Setup) -> dict[str, float]:
-    """What a custom grader's calls took in a step, over all ranks; {} without calls."""
+    """Return what a custom grader's calls took in a step, over all ranks; {} without calls."""
     cost = sum(all_gather_objects([setup.grader.take_cost()]), Cost())
     return cost.metrics()
 
@@ -183,6 +184,8 @@ def log_step(
     printed: FirstPrompts | None = None,
 ) -> list[str]:
     """Log a step, from 1, with ``further`` metrics; return what of the callbacks ends the run."""
+    if not setup.accelerator.is_main_process:
+        return []
     if printed and step_number == 1:
         shown = next((s for s in scored if s.tokens), scored[0])
         print_first_completion(display, setup.policy, shown, printed)
@@ -226,14 +229,15 @@ def _name_of(callback: Callback) -> str:
 
 
 def _way_on(setup: Setup, folder: Path, done: int) -> Iterator[str]:
-    """A line on the checkpoint from before the warning that ended the run, if one did."""
+    """Yield a line on the checkpoint from before the warning that ended the run, if one did."""
     if not any(isinstance(callback, Health) and callback.ended_on for callback in setup.callbacks):
         return
     before = [path for path in checkpoints(folder) if step_of(path) <= done - WINDOW]
-    kept = (
-        f"the last checkpoint before it is {before[-1]}" if before else "none was saved before it"
+    kept = before[-1] if before else "missing"
+    yield (
+        f"the last checkpoint before it is {kept}; `paint resume {folder}` goes on all the same "
+        f"(health.stop_on)"
     )
-    yield f"{kept}; `paint resume {folder}` goes on all the same (health.stop_on)"
 
 
 def _step_warnings(
@@ -259,27 +263,18 @@ def _step_warnings(
         )
 
 
-def print_end(
-    folder: Path,
-    done: int,
-    seconds: float,
-    display: Display,
-) -> None:
+def print_end(folder: Path, done: int, seconds: float, display: Display) -> None:
     """Print the summary of the validations, the time of steps after ``done``, and what changed."""
     validations = step_paths(folder / "validation")
     if validations:
         summarise(validations, folder / "validation", display)
     steps = read_metrics(folder)
-    times = run_log.describe_phases(steps[done:], seconds)
-    display.note(times)
+    display.note(run_log.describe_phases(steps[done:], seconds))
     validated = graded_validation(folder, display)
     # Of the complete run, what was done before it was resumed included.
     costs = [*map(Cost.of, steps), *(graded.cost for graded in validated.values())]
-    cost = sum(costs, Cost()).describe()
-    if cost:
+    if cost := sum(costs, Cost()).describe():
         display.note(f"all steps and validations: {cost}")
-    change = describe_change(validated, steps)
-    if change:
-        display.note(change)
-    display.note(f"done: {latest_checkpoint(folder) or folder}")
+    done_at = f"done: {latest_checkpoint(folder) or folder}"
+    display.notes([describe_change(validated, steps), done_at])
     display.warnings([describe_end(steps)])

@@ -87,21 +87,17 @@ class OffPolicyRollouts(ABC):
                 self.policy, [r.prompt for r in chosen], [r.completion for r in chosen]
             )
         parts = values.split([len(r.completion.ids) for r in chosen])
-        found = {}
-        for r, part in zip(chosen, parts, strict=True):
-            found[r.row] = tuple(part.tolist())
+        found = {r.row: tuple(part.tolist()) for r, part in zip(chosen, parts, strict=True)}
         return [replace(r, behavior_log_probs=found.get(r.row, ())) for r in rollouts]
 
     def save(self, checkpoint: Path, done: int) -> None:
         """Write the behavior adapters of the steps that are pending after ``done`` steps."""
         # The policy is left alone, since a step may be running.
-        adapters = {}
-        for step in self.pending(done):
-            adapters[step] = self._behavior_adapters[step]
+        adapters = {step: self._behavior_adapters[step] for step in self.pending(done)}
         torch.save(adapters, checkpoint / BEHAVIOR_ADAPTERS)
 
     def _copy_adapter(self) -> list[Tensor]:
-        """The policy's trained weights of now, on the CPU."""
+        """Return the policy's trained weights of now, on the CPU."""
         # copy: on a CPU, it would be the same tensor, which the optimizer changes in place.
         copies: list[Tensor] = [p.detach().to("cpu", copy=True) for p in self.policy.trainable]
         return copies

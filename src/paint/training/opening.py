@@ -38,7 +38,7 @@ from paint.training.prompt_filter import describe_missing_answers, warn_template
 
 
 def machine_of_ranks(accelerator: Accelerator) -> Machine:
-    """This machine, as all ranks see it."""
+    """Return this machine, as all ranks see it."""
     machine = find_machine(accelerator.device, accelerator.num_processes)
     # Ranks that divide the rows must agree: the smallest memory counts, and one rank's timings.
     memory = min(all_gather_objects([machine.memory]))
@@ -47,10 +47,7 @@ def machine_of_ranks(accelerator: Accelerator) -> Machine:
 
 
 def with_steps(run: Resolved, problems: Sequence[Problem], display: Display) -> Resolved:
-    """The run with the steps of ``train.epochs``, which they take the place of. Raises ConfigError.
-
-    run.json has the steps, as it has what other settings became.
-    """
+    """Return the run with the steps of ``train.epochs``, which they take the place of."""
     train = run.config.train
     if train.epochs is None:
         return run
@@ -87,12 +84,12 @@ def check_problems(
 
 
 def drawn_count(config: Config) -> int:
-    """How many problems the steps of a run draw, repeated ones included."""
+    """Return how many problems the steps of a run draw, repeated ones included."""
     return config.train.steps * (config.train.batch_size // config.rollout.samples_per_problem)
 
 
 def drawn_problems(config: Config, problems: Sequence[Problem]) -> list[Problem]:
-    """The problems that the steps of a run draw, in the order of the data."""
+    """Return the problems that the steps of a run draw, in the order of the data."""
     drawn = drawn_count(config)
     if len(config.data.sources) < 2:
         drawn = min(drawn, len(problems))  # the first epoch has each problem once
@@ -103,8 +100,8 @@ def drawn_problems(config: Config, problems: Sequence[Problem]) -> list[Problem]
 def run_facts(
     policy: Policy, problems: Sequence[Problem], contexts: Contexts, algorithm: Algorithm
 ) -> dict[str, Any]:
-    """What run.json has next to the config: digests, by which a run is resumed, and what a page
-    needs to know of the model and the method.
+    """Return what run.json has next to the config: digests, by which a run is resumed, and what a
+    page needs to know of the model and the method.
     """
     return {
         "problems": problems_digest(problems),
@@ -118,7 +115,7 @@ def run_facts(
 
 
 def last_checkpoint(folder: Path) -> tuple[Path | None, int]:
-    """The last checkpoint of a run, and its step; of a new run None and 0."""
+    """Return the last checkpoint of a run, and its step; of a new run None and 0."""
     last = latest_checkpoint(folder)
     done = step_of(last) if last else 0
     if len(set(all_gather_objects([done]))) > 1:

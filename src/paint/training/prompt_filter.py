@@ -43,7 +43,7 @@ def filter_problems(
     contexts: Contexts | None = None,
     measured: Sequence[RowPrompts] | None = None,
 ) -> list[Problem]:
-    """The problems whose prompts fit; data.on_bad_row refuses or counts the others.
+    """Return the problems whose prompts fit; data.on_bad_row refuses or counts the others.
 
     ``contexts`` are of all problems, and their prompts ``measured``, where that was done before.
     """
@@ -123,15 +123,13 @@ class _PromptCheck:
 
     @property
     def stops(self) -> bool:
-        """Whether a bad row ends the run."""
         return self.run.config.data.on_bad_row == "error"
 
     def place(self, problem: Problem) -> str:
-        """The file and the name of a problem, for messages."""
         return f"{self.run.config.data.path_of(problem.source)}: problem {problem.name}"
 
     def is_taken(self, problem: Problem, row: RowPrompts) -> bool:
-        """Whether a problem has no control text, and is a prompt by the chat template."""
+        """Return whether a problem has no control text, and is a prompt by the chat template."""
         if row.control and self.stops:
             raise DataError(
                 f"{self.place(problem)} holds {REASON}{row.control}; fix the row or "
@@ -152,7 +150,7 @@ class _PromptCheck:
         self.refused.append(problem)
 
     def fitting(self, rows: Sequence[Measured]) -> list[Measured]:
-        """The problems whose prompts fit, with what is learned of their solutions."""
+        """Return the problems whose prompts fit, with what is learned of their solutions."""
         kept: list[Measured] = []
         for chunk in chunks(rows):
             learned = self._learned(chunk) if self.run.learns_solutions else [0] * len(chunk)
@@ -164,12 +162,8 @@ class _PromptCheck:
         return kept
 
     def fitting_beside(self, rows: Sequence[Measured], tokens: int) -> list[Measured]:
-        """The problems whose prompts fit with so many tokens of a text from another row."""
-        return [
-            (problem, row)
-            for problem, row in rows
-            if self._fits(problem, row.beside_another + tokens)
-        ]
+        """Return the problems whose prompts fit with so many tokens of another row's text."""
+        return [pair for pair in rows if self._fits(pair[0], pair[1].beside_another + tokens)]
 
     def _fits(self, problem: Problem, length: int) -> bool:
         if length > self.limit and self.stops:
@@ -177,7 +171,7 @@ class _PromptCheck:
         return length <= self.limit
 
     def _learned(self, rows: Sequence[Measured]) -> list[int | None]:
-        """Tokens of each prompt with its solution, or a bound within the limit; None: set aside."""
+        """Return tokens of each prompt with its solution, or a bound in the limit; None: aside."""
         policy = self.policy
         found, texts = list[int | None](), dict[int, list[str]]()
         end = len(policy.solution_ids(""))
@@ -208,7 +202,7 @@ class _PromptCheck:
         return found
 
     def _longest_turn(self, problem: Problem, row: RowPrompts) -> int:
-        """Tokens of the longest turn of a written conversation with its prompt, or a bound."""
+        """Return tokens of a conversation's longest turn with its prompt, or a bound."""
         policy, bound = self.policy, row.student + MARKS
         for message in problem.conversation:
             text = json.dumps(message, ensure_ascii=False)
@@ -247,19 +241,15 @@ def _longest_solution(policy: Policy, problems: Sequence[Problem], display: Disp
 
 
 def describe_missing_answers(run: Resolved, problems: Sequence[Problem]) -> str:
-    """A line where completions are to be graded, and no row has an answer; "" elsewhere."""
+    """Return a line where completions are to be graded, and no row has an answer; "" elsewhere."""
     grades = run.algorithm.needs_rollouts and not run.config.grading.is_off
     if not (grades and run.needs_answer) or any(problem.answer for problem in problems):
         return ""
-    data = run.config.data
-    read = {data.problem_field, data.solution_field, data.answer_field, data.id_field, "messages"}
-    others: dict[str, None] = {}  # in the order of the file
-    for problem in problems:
-        others |= dict.fromkeys(name for name in problem.fields if name not in read)
-    columns = f"; other columns: {', '.join(others)}" if others else ""
+    # A column of another name is among those that no setting reads.
+    columns = ", ".join(dict.fromkeys(name for problem in problems for name in problem.fields))
     return (
         f"no row has an answer: accuracy is not reported (--data.answer-field names the column, "
-        f"now {data.answer_field}{columns})"
+        f"now {run.config.data.answer_field}; columns: {columns})"
     )
 
 
@@ -279,12 +269,10 @@ def note_unmasked(contexts: Contexts, problems: Sequence[Problem], display: Disp
         )
         without_anchors = sum(not contexts.is_masked(text) for text in texts)
         if without_anchors:
-            of = f"{len(searched)}"
-            if len(searched) < len(problems):
-                of = f"{len(searched):,}, at equal distances among {len(problems):,},"
             display.warn(
-                f"{without_anchors} of {of} contexts have no anchors: their overlap counts as 0, "
-                f"and they are shown in full (context.alignment words or fixed masks them, too)"
+                f"{without_anchors} of {len(searched)} contexts have no anchors: their overlap "
+                f"counts as 0, and they are shown in full (context.alignment words or fixed masks "
+                f"them, too)"
             )
 
 
@@ -335,14 +323,16 @@ def print_first_prompts(
 def print_first_completion(
     display: Display, policy: Policy, rollout: Rollout, printed: FirstPrompts
 ) -> None:
-    """Print a completion with special tokens, and its prompts where they are worded otherwise."""
+    """Print a completion with special tokens, and prompts of its own that it is the first to have.
+
+    A teacher's prompt that differs in what of the context is hidden alone is not printed again.
+    """
     if rollout.prompt != printed.student:
         _print_prompt(display, policy, "its student prompt", rollout.prompt)
     teacher = rollout.teacher_prompt
-    if teacher and _wording(policy, teacher) != _wording(policy, printed.teacher):
+    if teacher and (printed.teacher is None or teacher.rationale is not None):
         _print_prompt(display, policy, "its teacher prompt", teacher.prompt, rollout.prompt)
-    ids = rollout.completion.ids
-    _print_prompt(display, policy, "completion", ids)
+    _print_prompt(display, policy, "completion", rollout.completion.ids)
     display.note("---")
 
 
@@ -353,16 +343,8 @@ def _print_prompt(
     ids: Sequence[int],
     student: Sequence[int] | None = None,
 ) -> None:
-    """Print a prompt; of the teacher's, what differs from the student's."""
     # As the model reads them: a template that differs by accident shows here (D2).
     text = policy.decode(ids, special=True)
     if student is not None:
         text = differing_lines(text, policy.decode(student, special=True), "the student's")
     display.note(f"--- {title}, {len(ids)} tokens ---\n{text}")
-
-
-def _wording(policy: Policy, teacher: TeacherPrompt | None) -> str:
-    """The text of a teacher's prompt without its context, of which a completion hides a part."""
-    if teacher is None:
-        return ""
-    return policy.decode(teacher.prompt, special=True).replace(teacher.context or "", "")

@@ -31,27 +31,19 @@ LONGEST = 200
 
 @dataclass(slots=True)
 class RowPrompts:
-    """Tokens of a row's prompts: where they are not over the limit, they may be a bound on them.
+    """Tokens of a row's prompts: where they are not over the limit, they may be a bound on them."""
 
-    Attributes:
-        student, teacher: of their longest prompts; 0 for a method without such a view.
-        beside_another: of the teacher's prompt beside a text of another row.
-        solution: of what is learned of it, or of all of a conversation, without its end.
-        control: what of its text is taken for control, as ``special_text_finder`` says it.
-        refused: why the chat template does not take it.
-    """
-
-    student: int = 0
+    student: int = 0  # of the longest prompt; 0 for a method without such a view
     teacher: int = 0
-    beside_another: int = 0
-    solution: int = 0
-    control: str = ""
-    refused: PromptError | None = None
+    beside_another: int = 0  # of the teacher's prompt beside a text of another row
+    solution: int = 0  # of what is learned of it, or of all of a conversation, without its end
+    control: str = ""  # what is taken for control, as ``special_text_finder`` says it
+    refused: PromptError | None = None  # why the chat template does not take it
     is_counted: bool = False  # all of them are in tokens
 
 
 def shows_another(run: Resolved) -> bool:
-    """Whether the teacher reads a solution or a completion of another row."""
+    """Return whether the teacher reads a solution or a completion of another row."""
     sources = map(context_source, run.config.context.source)
     return run.algorithm.needs_context and any(one.bounded_by == "solution" for one in sources)
 
@@ -68,11 +60,8 @@ def measure_rows(
 ) -> list[RowPrompts]:
     """Write the prompts of these problems, and measure them.
 
-    Args:
-        limit: prompts that may be over it are counted in tokens.
-        counted: places of further rows that are.
-
-    Raises PolicyError or DataError for a setting or a template that makes no prompt of any row.
+    Prompts that may be over ``limit`` are counted in tokens, and those of the rows at the places
+    ``counted``. Raises PolicyError or DataError for a setting or a template that makes no prompt.
     """
     found: list[RowPrompts] = []
     with display.counting("training problems measured", len(problems)) as counter:
@@ -116,7 +105,7 @@ def _control_text(
 def _texts(
     run: Resolved, views: ViewWriter, contexts: Contexts, problem: Problem, *, with_solution: bool
 ) -> list[tuple[str, str]]:
-    """The texts that the model reads of a problem, by the fields of RowPrompts."""
+    """Return the texts that the model reads of a problem, by the fields of RowPrompts."""
     algorithm = run.algorithm
     if algorithm.needs_rollouts and not run.engine.is_stored:
         # What answers calls are functions, whatever a written conversation had.
@@ -144,7 +133,7 @@ def _is_of_row(run: Resolved) -> bool:
 
 
 def rows_to_count(run: Resolved, contexts: Contexts, problems: Sequence[Problem]) -> list[int]:
-    """Places of the rows with the most bytes, and of others at equal distances, in order."""
+    """Return places of the rows with the most bytes, and of others at equal distances."""
     rows = range(len(problems))
     if len(rows) <= SAMPLED:
         return [*rows]
@@ -160,7 +149,7 @@ def rows_to_count(run: Resolved, contexts: Contexts, problems: Sequence[Problem]
 def measure_longest(
     run: Resolved, problems: Sequence[Problem], tokenizer: PreTrainedTokenizerBase
 ) -> LongestRows:
-    """The longest prompts of problems of which no others are written. Raises as measure_rows."""
+    """Return the longest prompts, and write no others. Raises as measure_rows."""
     contexts, views = Contexts(run.config.context, problems), ViewWriter.of(tokenizer, run.config)
     rows = [problems[place] for place in rows_to_count(run, contexts, problems)]
     counted, quiet = range(len(rows)), Display(enabled=False)
@@ -174,7 +163,7 @@ def longest_rows(
     problems: Sequence[Problem],
     measured: Sequence[RowPrompts],
 ) -> LongestRows:
-    """The longest prompts of the rows that were counted, for a memory plan."""
+    """Return the longest prompts of the rows that were counted, for a memory plan."""
     rows = [row for row in measured if row.is_counted]
     student = max(row.student for row in rows)
     teacher = None

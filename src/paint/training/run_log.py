@@ -6,6 +6,7 @@ import signal
 import statistics
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
@@ -73,12 +74,9 @@ def entered(
 
 
 def new_run(config: Config, folder: Path, facts: Mapping[str, Any]) -> str:
-    """Fill a new run's folder, and write run.json.
+    """Fill a new run's folder, and write run.json with the ``facts`` (paint.training.opening).
 
-    facts are the digests of the training "problems", of the "context" that all share and of the
-    "model" (``paint.models.weights.model_digests``), the model's "conventions", and what the
-    method "needs". Returns why a run that names code is not noted as the user's own
-    (paint.core.trust), or "".
+    Returns why a run that names code is not noted as the user's own (paint.core.trust), or "".
     """
     table = to_table(config)
     if (folder / "run.json").exists():
@@ -165,19 +163,17 @@ def validate_resume(
 
 
 def source_digests(config: Config) -> dict[str, str]:
-    """Digests of the files that define what a config names as module:name, by these names."""
-    specs: list[str] = []
+    """Return digests of the files that define what a config names as module:name, by name."""
+    found: dict[str, str] = {}
     for settings in to_table(config).values():
         for value in settings.values():
-            specs += [
-                one for one in (value if isinstance(value, list) else [value]) if is_spec(one)
-            ]
-    digests = {spec: source_digest(spec) for spec in specs}
-    return {spec: digest for spec, digest in digests.items() if digest}
+            for spec in filter(is_spec, value if isinstance(value, list) else [value]):
+                found[spec] = source_digest(spec)
+    return {spec: digest for spec, digest in found.items() if digest}
 
 
 def append_metrics(folder: Path, metrics: Mapping[str, float]) -> None:
-    """Append the metrics of a step to metrics.jsonl. Raises RunError if that fails."""
+    """Append the metrics of a step to metrics.jsonl."""
     path = folder / "metrics.jsonl"
     with _or_run_error(path, folder):
         storage.append_jsonl(path, [metrics])
@@ -186,7 +182,7 @@ def append_metrics(folder: Path, metrics: Mapping[str, float]) -> None:
 def step_metrics(
     scored: Sequence[Rollout], options: Objective, *, gives_answers: bool = False
 ) -> dict[str, float]:
-    """Compute the metrics of a step from all its rollouts (docs/reference/metrics.md).
+    """Return the metrics of a step from all its rollouts (docs/reference/metrics.md).
 
     Metrics that a method does not have are left out: references have no grades, baselines no
     teacher, and a step that learns from no rollout no loss. A grader that ``gives_answers`` has
@@ -196,13 +192,10 @@ def step_metrics(
     metrics = loss_metrics(kept, options) if kept else {}
     if len(kept) < len(scored):
         metrics["kept_completions"] = len(kept)
-    tokens = sum(len(s.completion.ids) for s in scored)
-    metrics["completion_tokens"] = tokens / len(scored)
-    completions = [s.completion for s in scored]
-    sampled = [completion for completion in completions if completion.source != "reference"]
-    metrics["rollout_tokens"] = sum(
-        s.sampled_tokens for s in scored if s.completion.source != "reference"
-    )
+    metrics["completion_tokens"] = sum(len(s.completion.ids) for s in scored) / len(scored)
+    of_student = [s for s in scored if s.completion.source != "reference"]
+    sampled = [s.completion for s in of_student]
+    metrics["rollout_tokens"] = sum(s.sampled_tokens for s in of_student)
     draws = [s.draws for s in scored if s.draws]
     if draws:  # a problem has as many rows as any other
         metrics["attempts"] = sum(len(d.tokens) for d in draws) / len(draws)
@@ -226,7 +219,7 @@ def step_metrics(
 def source_metrics(
     scored: Sequence[Rollout], options: Objective, *, gives_answers: bool
 ) -> dict[str, float]:
-    """The metrics of a mixture's step by source; {} where there is one source."""
+    """Return the metrics of a mixture's step by source; {} where there is one source."""
     parts: dict[str, list[Rollout]] = {}
     for s in scored:
         if s.problem.source:
@@ -245,7 +238,7 @@ def source_metrics(
 
 
 def grade_metrics(grades: Sequence[Grade], *, gives_answers: bool) -> dict[str, float]:
-    """Means of the grades of a step, over the completions that have a reward."""
+    """Return means of the grades of a step, over the completions that have a reward."""
     graded = [grade for grade in grades if grade.reward is not None]
     failures = sum(grade.failed for grade in grades)
     metrics: dict[str, float] = {}
@@ -265,7 +258,7 @@ def grade_metrics(grades: Sequence[Grade], *, gives_answers: bool) -> dict[str, 
 
 
 def reward_metrics(grades: Sequence[Grade]) -> dict[str, float]:
-    """Mean and sample standard deviation of each of several graders' rewards, by TRL's names."""
+    """Return mean and sample standard deviation of each grader's rewards, by TRL's names."""
     by_name: dict[str, list[float]] = {}
     for grade in grades:
         for name, part in grade.parts.items():
@@ -279,7 +272,7 @@ def reward_metrics(grades: Sequence[Grade]) -> dict[str, float]:
 
 
 def unanswered(scored: Sequence[Rollout], reasons: Sequence[str]) -> dict[str, float]:
-    """The share of graded completions whose grade has one of the ``reasons`` of a grader."""
+    """Return the share of graded completions whose grade has one of a grader's ``reasons``."""
     graded = [s.grade for s in scored if s.grade and s.grade.reward is not None]
     if not reasons or not graded:
         return {}
@@ -287,7 +280,7 @@ def unanswered(scored: Sequence[Rollout], reasons: Sequence[str]) -> dict[str, f
 
 
 def equal_rewards(scored: Sequence[Rollout], size: int) -> dict[str, float]:
-    """The share of completions with a reward whose group of ``size`` neighbours has no other."""
+    """Return the share of rewards whose group of ``size`` neighbours has no other reward."""
     groups: dict[int, list[float]] = {}
     for s in scored:
         if s.grade and s.grade.reward is not None:
@@ -300,7 +293,7 @@ def equal_rewards(scored: Sequence[Rollout], size: int) -> dict[str, float]:
 
 
 def loss_metrics(kept: Sequence[Rollout], options: Objective) -> dict[str, float]:
-    """Compute the metrics of the rollouts that are trained on, with the weights of the loss."""
+    """Return the metrics of the rollouts that are trained on, with the weights of the loss."""
 
     def mean(name: str) -> float:
         per_row = [s.tokens[name][options.skip_tokens :] for s in kept]
@@ -329,48 +322,39 @@ def loss_metrics(kept: Sequence[Rollout], options: Objective) -> dict[str, float
 
 
 def describe_phases(steps: Sequence[Mapping[str, float]], seconds: float) -> str:
-    """The time of a run by phase of its steps, longest first, and the rest.
-
-    Args:
-        steps: metrics of the steps (docs/reference/metrics.md).
-        seconds: of the complete run, set-up and validation included.
-    """
-    phases: dict[str, float] = {}
+    """Return a text on how the seconds of a run divide over the phases of its steps."""
+    phases: defaultdict[str, float] = defaultdict(float)
     for row in steps:
         for name, value in row.items():
             if name.startswith("seconds_") and name != "seconds_left":
-                phase = name.removeprefix("seconds_")
-                phases[phase] = phases.get(phase, 0.0) + value
-    parts = [
-        f"{phase} {format_duration(phases[phase])}"
-        for phase in sorted(phases, key=phases.__getitem__, reverse=True)
-        if round(phases[phase])
+                phases[name.removeprefix("seconds_")] += value
+    longest = [
+        name for name in sorted(phases, key=lambda name: -phases[name]) if round(phases[name])
     ]
+    parts = [f"{name} {format_duration(phases[name])}" for name in longest]
     rest = max(seconds - sum(phases.values()), 0.0)
     parts.append(f"set-up, validation and saving {format_duration(rest)}")
     return f"took {format_duration(seconds)}: {', '.join(parts)}"
 
 
 def write_rollouts(folder: Path, step: int, records: Sequence[Mapping[str, object]]) -> None:
-    """Write a step's rollouts, one JSON object a line. Raises RunError if that fails."""
+    """Write a step's rollouts, one JSON object a line."""
     path = step_folder(folder / "rollouts", step).with_suffix(".jsonl")
     with _or_run_error(path, folder):
         storage.write_jsonl(path, records)
 
 
 def replace_config(folder: Path, config: Config) -> None:
-    """Write another config to run.json. Raises RunError if that fails."""
-    before = read_run_json(folder)
-    table = to_table(config)
+    """Write another config to run.json."""
+    before, table = read_run_json(folder), to_table(config)
     if before["config"] == table:
         return
-    changed = before | {"config": table}
     # A run that was trusted for this call alone stays as it is.
     if executables_of(table) and not foreign_code(folder):
         with suppress(OSError):  # the start of the run has said so
             remember(table)
     with _or_run_error(folder, folder):
-        storage.write_json(folder / "run.json", changed)
+        storage.write_json(folder / "run.json", before | {"config": table})
 
 
 def truncate_to_step(config: Config, folder: Path, step: int) -> None:
@@ -407,7 +391,7 @@ def stop_signals(signals: list[int]) -> Iterator[None]:
 
 
 def record(rollout: Rollout) -> dict[str, object]:
-    """A rollout as it is stored (docs/reference/run-folder.md)."""
+    """Return a rollout as it is stored (docs/reference/run-folder.md)."""
     problem, completion, grade = rollout.problem, rollout.completion, rollout.grade
     row: dict[str, object] = {"problem": problem.problem, "answer": problem.answer}
     if problem.source:
@@ -424,16 +408,11 @@ def record(rollout: Rollout) -> dict[str, object]:
         row["correct"] = grade.correct
     if grade:
         row |= {"reward": grade.reward, "failed": grade.failed, **grade.columns}
-    # "answer" is the gold one.
-    if grade and grade.answer is not None:
+    if grade and grade.answer is not None:  # "answer" is the gold one
         row["given_answer"] = grade.answer
-    view = rollout.teacher_prompt
-    if view is not None:
-        row |= {
-            "context": view.context,
-            "rationale": view.rationale,
-            "teacher_prompt_ids": view.prompt,
-        }
+    if view := rollout.teacher_prompt:
+        row |= {"context": view.context, "rationale": view.rationale}
+        row["teacher_prompt_ids"] = view.prompt
         if view.later:
             row["later_teacher_prompt_ids"] = view.later
     return row
@@ -448,17 +427,12 @@ def _versions() -> dict[str, str]:
 
 
 def _git_revision() -> str | None:
-    """Git revision of the running source, with "-dirty" if it has uncommitted changes."""
+    """Return the revision of the running source, with "-dirty" if it has uncommitted changes."""
+    # No name of a tag: the hash alone.
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    folder = Path(__file__).parent
     try:
-        result = subprocess.run(
-            # No name of a tag: the hash alone.
-            ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
-            cwd=Path(__file__).parent,
-            capture_output=True,
-            text=True,
-            timeout=10,
-            check=True,
-        )
+        found = subprocess.run(command, cwd=folder, capture_output=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
-    return result.stdout.strip()
+    return found.stdout.decode().strip()

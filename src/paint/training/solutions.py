@@ -26,7 +26,7 @@ from paint.training.train_step import (
 
 
 def reference(setup: Setup, row: int, problem: Problem) -> Rollout:
-    """The verified solution in place of the student's completion, ended as the template does.
+    """Return the solution in place of a completion, ended as the template does.
 
     Of a conversation, all turns of the assistant.
     """
@@ -42,7 +42,7 @@ def reference(setup: Setup, row: int, problem: Problem) -> Rollout:
 
 
 def score_reference(setup: Setup, rollouts: Sequence[Rollout]) -> Scores:
-    """The negative log-likelihood of references under the student, at temperature 1."""
+    """Return the negative log-likelihood of references under the student, at temperature 1."""
     scores, lengths = student_log_probs(setup, rollouts, 1.0), completion_lengths(rollouts)
     loss = -weighted_sum(scores.log_prob, lengths, setup.resolved.objective)
     return loss, {"loss": -scores.log_prob.detach(), "student_entropy": scores.entropy}

@@ -33,15 +33,12 @@ def with_teacher_prompt(
     attempt: Attempt,
     step_index: int,
 ) -> Rollout:
-    """The rollout with its teacher's prompt; overlap and mask ratio are among its metrics.
+    """Return the rollout with its teacher's prompt, and with overlap and mask ratio as metrics.
 
-    Of a conversation, all turns have the context of the first one.
-
-    Args:
-        attempt: the completion, with what others of its step add to what the teacher may read.
-
-    Feedback that makes it too long counts as none was given: one remark does not end a run, and no
-    prompt is cut. Raises DataError for other contexts that do.
+    Of a conversation, all turns have the context of the first one. The attempt is the completion,
+    with what others of its step add to what the teacher may read. Feedback that makes the prompt
+    too long counts as none was given: no prompt is cut. Raises DataError for other contexts that
+    do.
     """
     problem, conversation = rollout.problem, rollout.completion.conversation
     seed = row_seed(run.config.train.seed, step_index, rollout.row)
@@ -66,7 +63,7 @@ def fitting_view(
     context: Context,
     conversation: Conversation | None = None,
 ) -> TeacherPrompt:
-    """The teacher's prompt with a context, or without where a prompt with it is over the limit."""
+    """Return the teacher's prompt with a context, or without where it is over the limit."""
     view = view_with_context(policy, problem, context, conversation=conversation)
     longest = max([view.prompt, *view.later], key=len)
     if len(longest) <= prompt_limit(policy.base.config, run):
@@ -77,9 +74,9 @@ def fitting_view(
 
 
 def count_teacher_tokens(policy: Policy, contexts: Contexts) -> CountTokens:
-    """Counts the tokens of the teacher's longest prompt behind a conversation so far.
+    """Return what counts the teacher's tokens behind a conversation so far, at most.
 
-    Its context is all that the problem's own row gives.
+    The context is all that the problem's own row gives.
     """
     longest: dict[str, str] = {}
     # The paper's wording of a complete solution is the shorter one.
@@ -101,9 +98,10 @@ def masked_context(
     attempt: Attempt = NO_ATTEMPT,
     mask_ratio: float | None = None,
 ) -> tuple[Context, dict[str, float]]:
-    """The context of a completion, with its overlap and mask ratio (paper: 'Overlap-Adaptive ...').
+    """Return the context of a completion, and its overlap and mask ratio.
 
-    A mask ratio that is given takes the place of the completion's own.
+    A mask ratio that is given takes the place of the completion's own. Source: paper, section
+    'Overlap-Adaptive Partial Solution Conditioning'.
     """
     references = contexts.references(problem, seed, attempt)  # y*
     # α = |{a ∈ A(y*): a ⊆ Norm(ŷ)}| / |A(y*)|,   ρ = ρ_wrong + (ρ_correct − ρ_wrong) α
@@ -120,7 +118,7 @@ def view_with_context(
     request: str = "",
     conversation: Conversation | None = None,
 ) -> TeacherPrompt:
-    """The teacher's prompt (x, ỹ*) with a context, and with a rationale and the request for it.
+    """Return the teacher's prompt (x, ỹ*) with a context, a rationale and the request for it.
 
     Of a conversation, there is one for each turn.
     """
@@ -145,9 +143,9 @@ def view_with_context(
 
 
 def with_shared_beginning(rollouts: Sequence[Rollout]) -> list[Rollout]:
-    """A step's rollouts with the number of tokens with which all ranks' teacher prompts begin.
+    """Return a step's rollouts with the number of tokens with which all teacher prompts begin.
 
-    It is that of the step, so that no state depends on micro-batches or ranks.
+    It is that of all ranks, so that no state depends on micro-batches or ranks.
     """
     mine = [prompt for r in rollouts for prompt, _ in r.teacher_parts]
     shared = shared_length(all_gather_objects(mine))
@@ -158,7 +156,7 @@ def with_shared_beginning(rollouts: Sequence[Rollout]) -> list[Rollout]:
 
 
 def prompt_limit(model: PreTrainedConfig, run: Resolved) -> int:
-    """Most tokens of a prompt: ``data.max_prompt_tokens``, or what a completion leaves.
+    """Return the most tokens of a prompt: ``data.max_prompt_tokens``, or what a completion leaves.
 
     Raises ConfigError where a completion leaves no room.
     """
@@ -191,7 +189,5 @@ def require_prompt_fits(
 
 
 def reserved_tokens(run: Resolved) -> int:
-    """The tokens that follow a prompt."""
-    if run.algorithm.needs_rollouts:
-        return run.rollout.max_new_tokens
-    return 0
+    """Return the most tokens that follow a prompt."""
+    return run.rollout.max_new_tokens if run.algorithm.needs_rollouts else 0

@@ -73,12 +73,11 @@ class Setup:
 
     @property
     def config(self) -> Config:
-        """The settings."""
         return self.resolved.config
 
     @cached_property
     def contexts(self) -> Contexts:
-        """What the teacher may read of each problem."""
+        """Texts that the teacher may read of each problem."""
         return Contexts(self.config.context, self.problems, self.context_file)
 
     @cached_property
@@ -151,7 +150,7 @@ def generate_rollouts(setup: Setup, batch: Batch, step_index: int, clock: Clock)
 
 
 def minibatch(setup: Setup, step_index: int) -> list[tuple[int, Problem]]:
-    """The rows of a step: ``samples_per_problem`` neighbours of a problem (paper: Algorithm 1)."""
+    """Return the rows of a step: ``samples_per_problem`` neighbours for each problem."""
     config, problems = setup.config, setup.problems
     samples = config.rollout.samples_per_problem
     count = config.train.batch_size // samples
@@ -160,7 +159,7 @@ def minibatch(setup: Setup, step_index: int) -> list[tuple[int, Problem]]:
 
 
 def prompted_rows(setup: Setup, batch: Batch, step_index: int) -> list[PromptedRow]:
-    """A step's rows with the student's prompts."""
+    """Return a step's rows with the student's prompts."""
     write = setup.policy.student_prompt
     return [PromptedRow(step_index, row, problem, write(problem)) for row, problem in batch]
 
@@ -168,7 +167,7 @@ def prompted_rows(setup: Setup, batch: Batch, step_index: int) -> list[PromptedR
 def generation_request(
     setup: Setup, rows: Sequence[PromptedRow], attempt: int = 1
 ) -> tuple[list[list[int]], Sampling, list[int]]:
-    """Prompts, sampling settings and seeds of a request to the engine."""
+    """Return prompts, sampling settings and seeds of a request to the engine."""
     config = setup.config
     seeds = [row_seed(config.train.seed, one.step, one.row, attempt) for one in rows]
     return [one.prompt for one in rows], sampling_from(config.rollout), seeds
@@ -177,7 +176,7 @@ def generation_request(
 def sample(
     setup: Setup, engine: Engine, rows: Sequence[PromptedRow], clock: Clock, attempt: int = 1
 ) -> list[Completion]:
-    """The completions of this rank's rows, by the weights that the engine has."""
+    """Sample the completions of this rank's rows, by the weights that the engine has."""
     request, teacher = generation_request(setup, rows, attempt), None
     if setup.conversations and setup.resolved.algorithm.needs_context:
         teacher = count_teacher_tokens(setup.policy, setup.contexts)
@@ -197,7 +196,7 @@ def rollouts_of(
     completions: Sequence[Completion],
     clock: Clock,
 ) -> list[Rollout]:
-    """The rollouts of the first completions of these rows, or of those of another attempt.
+    """Return the rollouts of these rows' completions, or of those of another attempt.
 
     The engine still has the weights that sampled. With ``rollout.max_attempts`` above 1 the
     rollouts are graded.
@@ -233,8 +232,6 @@ def _rollout(setup: Setup, one: PromptedRow, completion: Completion) -> Rollout:
 
 
 def _open_off_policy_rollouts(setup: Setup) -> OffPolicyRollouts:
-    """Rollouts of the steps to come."""
-
     def rows_of(step_index: int) -> list[PromptedRow]:
         rows = minibatch(setup, step_index)
         with setup.accelerator.split_between_processes(rows) as batch:
@@ -263,7 +260,7 @@ def _open_off_policy_rollouts(setup: Setup) -> OffPolicyRollouts:
 
 
 def student_hidden_states(setup: Setup, rollouts: Sequence[Rollout]) -> Tensor:
-    """Hidden states of the completions' tokens (n h) of the current policy."""
+    """Return states of the completions' tokens (n h) of the current policy."""
     parts = [part for rollout in rollouts for part in rollout.student_parts]
     return setup.policy.hidden_states([prompt for prompt, _ in parts], [ids for _, ids in parts])
 
@@ -276,7 +273,7 @@ def student_log_probs(
     head: nn.Linear | None = None,
     hidden: Tensor | None = None,
 ) -> LogProbs:
-    """Log-probs of the completions' tokens under the current policy, after the student's prompt."""
+    """Return log-probs of the completions' tokens under the policy, after the student's prompt."""
     if hidden is None:
         hidden = student_hidden_states(setup, rollouts)
     tokens = completion_ids(rollouts, hidden.device)
@@ -284,7 +281,7 @@ def student_log_probs(
 
 
 def add_grades(setup: Setup, rollouts: Sequence[Rollout], step_index: int) -> list[Rollout]:
-    """This rank's rollouts with their grades.
+    """Return this rank's rollouts with their grades.
 
     Raises GradingError if the grader failed on those of all ranks, or said nothing of any, unless
     ``grading.stop_on_failure`` is off.
@@ -293,26 +290,24 @@ def add_grades(setup: Setup, rollouts: Sequence[Rollout], step_index: int) -> li
     found = graded(setup, rollouts)
     if not grading.stop_on_failure:
         return found
-    every = all_gather_objects(
-        [
-            (r.grade, r.problem.id, before.grade is not None)
-            for before, r in zip(rollouts, found, strict=True)
-            if r.grade and is_gradable(before, needs_answer=needs_answer)
-        ]
-    )
+    mine = [
+        (r.grade, r.problem.id, before.grade is not None)  # given by an environment
+        for before, r in zip(rollouts, found, strict=True)
+        if r.grade and is_gradable(before, needs_answer=needs_answer)
+    ]
+    every = all_gather_objects(mine)
     are_given = all(is_given for _, _, is_given in every)
     if are_given or not grading.is_off:
         environment = setup.config.conversation.environment
         who = name_of_grader(grading.grader, environment, is_given=are_given)
-        grades = [grade for grade, _, _ in every]
-        ids = [name for _, name, _ in every]
+        grades, ids = [grade for grade, _, _ in every], [name for _, name, _ in every]
         go_on = "resume the run by `paint resume`"
         require_some_grade(grades, ids, who, f"step {step_index + 1}", go_on)
     return found
 
 
 def graded(setup: Setup, rollouts: Sequence[Rollout]) -> list[Rollout]:
-    """The rollouts with their grades; those that an environment graded before keep theirs."""
+    """Return the rollouts with their grades; those that an environment graded keep theirs."""
     grades = grade_rollouts(
         setup.grader,
         rollouts,
@@ -324,7 +319,7 @@ def graded(setup: Setup, rollouts: Sequence[Rollout]) -> list[Rollout]:
 
 
 def set_ungraded_aside(setup: Setup, rollouts: Sequence[Rollout]) -> list[Rollout]:
-    """This rank's rollouts that have a reward; the others are kept in ``setup.ungraded``.
+    """Return this rank's rollouts that have a reward; the others are kept in ``setup.ungraded``.
 
     A call of the grader that failed says nothing of a completion. With the reward 0 it would move
     the baseline of its group, and be learned from.
@@ -345,7 +340,7 @@ def set_ungraded_aside(setup: Setup, rollouts: Sequence[Rollout]) -> list[Rollou
 
 
 def attempts_by_row(setup: Setup, rollouts: Sequence[Rollout]) -> dict[int, Attempt]:
-    """By row, what the teacher may read of the step's completions; those of all ranks count."""
+    """Return, by row, what the teacher may read of the completions of a step, on all ranks."""
     mine = [r.attempt for r in rollouts]
     if not setup.contexts.needs_attempts:
         return {one.row: one for one in mine}
@@ -393,7 +388,7 @@ def accumulate(
 
 
 def split_scores(config: Config, micro: Sequence[Rollout], scores: Scores) -> list[Rollout]:
-    """Move the values of a micro-batch to the host, and give each rollout its own."""
+    """Return the rollouts with their values, which are moved to the host."""
     loss, values = scores
     lengths = completion_lengths(micro)
     # One transfer for all values, since each waits for the device. Wider floats change nothing.
@@ -405,10 +400,8 @@ def split_scores(config: Config, micro: Sequence[Rollout], scores: Scores) -> li
     scored: list[Rollout] = []
     start = 0
     for rollout, length in zip(micro, lengths, strict=True):
-        rows = zip(values, table[:-1], strict=True)
-        tokens = {}
-        for name, row in rows:
-            tokens[name] = row[start : start + length]
+        pairs = zip(values, table[:-1], strict=True)
+        tokens = {name: row[start : start + length] for name, row in pairs}
         scored.append(replace(rollout, tokens=tokens))
         start += length
     return scored
@@ -451,7 +444,7 @@ def update(setup: Setup, step_index: int) -> float:
 def learn(
     setup: Setup, rollouts: Sequence[Rollout], score: Score, step_index: int, clock: Clock
 ) -> StepResult:
-    """One update on these rollouts, which is refused if engine and trainer disagree on them."""
+    """Update on these rollouts, unless engine and trainer disagree on them."""
     with clock("loss"):
         scored = accumulate(setup, rollouts, score, clock)
         # Before the update, so that nothing is learned from another policy's tokens (D7).
@@ -461,17 +454,16 @@ def learn(
 
 
 def completion_lengths(rollouts: Sequence[Rollout]) -> list[int]:
-    """Completion tokens of each rollout."""
     return [len(rollout.completion.ids) for rollout in rollouts]
 
 
 def completion_ids(rollouts: Sequence[Rollout], device: torch.device) -> Tensor:
-    """The token ids of all completions, concatenated (n)."""
+    """Return the token ids of all completions, concatenated (n)."""
     return to_device([i for rollout in rollouts for i in rollout.completion.ids], device)
 
 
 def loss_count(rollouts: Sequence[Rollout], options: ObjectiveConfig) -> int:
-    """What the loss is a mean over: completions, or their tokens that count in the loss."""
+    """Return over how many the loss is a mean: completions, or tokens that count in the loss."""
     if options.reduction == "completion":
         return len(rollouts)
     return sum(max(length - options.skip_tokens, 0) for length in completion_lengths(rollouts))

@@ -30,7 +30,6 @@ from paint.objective.fused import require_loss
 from paint.resolve.check import Resolved, require_same_beginning, resolve
 from paint.resolve.optimizer import open_optimizer
 from paint.resolve.plan import LongestRows
-from paint.resolve.plan_report import start_details
 from paint.training import checkpoint, run_log
 from paint.training.callbacks import Callback
 from paint.training.drift import open_drift
@@ -171,8 +170,6 @@ def _open_model(run: Resolved, data: _Data, site: _Site) -> _Model:
     grader = site.stack.enter_context(open_grader(run.config.grading))
     display.notes([*run.notes, grader.describe()])
     display.warnings([*run.warnings, grader.warning()])
-    if run.plan is not None:
-        display.detail(start_details(run.plan))
 
     with display.working("loading the model"):
         policy = load_policy(

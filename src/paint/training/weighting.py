@@ -29,19 +29,16 @@ WeightedScore = Callable[[Sequence[Rollout], Weights], Scores]
 
 
 def rows_with_context(rollouts: Sequence[Rollout]) -> set[int]:
-    """The rows of all ranks whose teacher reads a context."""
-    mine = [
-        rollout.row
-        for rollout in rollouts
-        if rollout.teacher_prompt and rollout.teacher_prompt.context is not None
-    ]
+    """Return the rows of all ranks whose teacher reads a context."""
+    views = [(r.row, r.teacher_prompt) for r in rollouts]
+    mine = [row for row, view in views if view and view.context is not None]
     return set(all_gather_objects(mine))
 
 
 def mean_one(
     rollouts: Sequence[Rollout], value: Callable[[Rollout], float], options: ObjectiveConfig
 ) -> dict[int, float]:
-    """Weights of the completions of all ranks, in proportion to their values.
+    """Return weights of the completions of all ranks, in proportion to their values.
 
         w_i = v_i Σ_j c_j / Σ_j v_j c_j,     c = 1, or with reduction token the tokens that count
 
@@ -51,19 +48,14 @@ def mean_one(
     # By row, so that the sums do not depend on how the rows lie on the ranks.
     every = sorted(all_gather_objects(mine))
     total = sum(v * count for _, v, count in every)
-    if not total:
-        return {row: 0.0 for row, _, _ in every}
     counts = sum(count for _, _, count in every)
-    scaled: dict[int, float] = {}
-    for row, v, _ in every:
-        scaled[row] = v * counts / total
-    return scaled
+    return {row: v * counts / total if total else 0.0 for row, v, _ in every}
 
 
 def mean_one_by_completion(
     weights: Float[Tensor, " n"], lengths: Sequence[int], options: ObjectiveConfig
 ) -> Float[Tensor, " n"]:
-    """Factor of each token's loss (n): its weight over the mean of its completion's weights.
+    """Return each token's factor (n): its weight over the mean of its completion's weights.
 
     The first skip_tokens of a completion have factor 0 and do not count in its mean. A completion
     whose weights are all 0 has factors 0. Raises ConfigError for weights that are no weights.
@@ -85,7 +77,7 @@ def mean_one_by_completion(
 def factors(
     weights: Weights, rollouts: Sequence[Rollout], device: torch.device
 ) -> Float[Tensor, " n"]:
-    """Factor of each token's loss (n): the weight of its completion."""
+    """Return each token's factor (n): the weight of its completion."""
     by_completion = torch.tensor([weights[r.row] for r in rollouts], device=device)
     lengths = torch.tensor(completion_lengths(rollouts), device=device)
     return by_completion.repeat_interleave(lengths)
@@ -99,7 +91,7 @@ def learn_from(
     step_index: int,
     clock: Clock,
 ) -> StepResult:
-    """One update on the completions of these rows; the others are returned without values.
+    """Update on the completions of these rows; the others are returned without values.
 
     The loss is the mean over these rows. Without any, nothing is updated.
     """

@@ -10,8 +10,6 @@ from torch import Tensor
 from paint.algorithms import grpo
 from paint.algorithms.variants.rewarded import Rewarded
 from paint.config.run_folder import read_metrics
-from paint.config.schema import ConfigError
-from paint.resolve.check import check_config
 from paint.training import train_step
 from paint.training.train_step import Setup
 from runs import Sections, changed, stored, train, variant
@@ -60,9 +58,3 @@ def test_rewarded_step_adds_weighted_reward_loss_and_gradient(
     assert figures["both"]["kl"] == figures["distilled"]["kl"]
     row = stored(tmp_path / "both")[0]
     assert {"overlap", "mask_ratio", "reward", "advantage", "context"} <= row.keys()
-
-
-def test_rewarded_refuses_ungraded_completions() -> None:
-    rewarded = variant(Rewarded)
-    with pytest.raises(ConfigError, match=r"none.*Rewarded"):
-        check_config(changed("demo-paint", SMALL, rewarded, {"grading": {"grader": "none"}}))

@@ -97,7 +97,7 @@ def test_train_in_other_micro_batches_has_the_same_gradient(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("changes", "needed"),
     [
-        ({"rollout": {"engine": "vllm"}}, 'rollout.engine "local"'),
+        ({"rollout": {"engine": "vllm"}}, "a rollout.engine in this process"),
         ({"rollout": {"off_policy_steps": 1}}, "rollout.off_policy_steps 0"),
         ({"context": {"source": "rollout"}}, "a context.source that is the row's"),
         (
