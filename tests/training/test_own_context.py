@@ -14,6 +14,7 @@ from runs import changed, stored, train, write_problems
 
 RULES = {"role": "system", "content": "Answer in one line."}
 SMALL: dict[str, dict[str, Any]] = {
+    "data": {"limit": 20},
     "model": {"lora_rank": 4},
     "rollout": {"max_new_tokens": 8},
     "train": {"steps": 1, "batch_size": 4, "micro_batch_size": 4},

@@ -1,6 +1,7 @@
 """Problems that are drawn again until a completion is right: which, how often, by which methods."""
 
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from paint.config.run_folder import read_metrics
 from paint.config.schema import ConfigError
 from paint.data.problems import Problem
 from paint.grading.contract import Grade
-from paint.inference.engine import Completion
+from paint.inference.engine import Completion, row_seed
 from paint.inference.rollouts import Rollout
 from paint.resolve.algorithm import LearnsFrom
 from paint.resolve.check import check_config
@@ -98,6 +99,11 @@ def test_draw_until_right_problem_that_the_grader_failed_on_is_not_repeated() ->
     kept, asked = attempts_at([[[None, None]], [[None, 0], [None, None], [None, 1]]], "right")
     assert asked == [[2, 3], [2, 3]]
     assert [r.completion.ids[0] for r in kept] == [1, 1, 3, 3]
+
+
+def test_row_seed_is_another_one_for_each_run_step_row_and_attempt() -> None:
+    places = list(product((0, 1), (0, 1), (0, 1), (1, 2)))
+    assert len({row_seed(*place) for place in places}) == len(places)
 
 
 USES: dict[str, tuple[dict[str, dict[str, Any]], ...]] = {

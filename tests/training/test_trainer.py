@@ -40,6 +40,7 @@ from paint.objective.loss import paint_loss, token_log_probs
 from paint.objective.loss_options import Objective
 from paint.objective.masking import mask_ratio, mask_solution, overlap, overlap_metrics
 from paint.resolve.structure import linear_layers
+from paint.training.checkpoint import RanksDiffer
 from paint.training.loop import log_step
 from paint.training.run_log import step_metrics
 from paint.training.train_step import Setup
@@ -263,6 +264,18 @@ def test_resume_from_a_checkpoint_is_bitwise_equal(run: Path, tmp_path: Path) ->
     shutil.rmtree(folder / "checkpoints/step-000003")
     train(read_run(folder), folder, resume=True)
     assert_same(adapter(folder, 3), adapter(run, 3))
+
+
+def test_train_of_ranks_with_other_weights_ends_without_a_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def with_two_others(digests: list[str]) -> list[str]:
+        return [*digests, *digests, "of other weights"]
+
+    monkeypatch.setattr("paint.training.checkpoint.all_gather_objects", with_two_others)
+    with pytest.raises(RanksDiffer, match="after step 1, the weights of rank 2 differ"):
+        train(small(train={"steps": 1, "batch_size": 2}), tmp_path)
+    assert latest_checkpoint(tmp_path) is None
 
 
 def test_step_metrics_are_averaged_like_loss() -> None:
