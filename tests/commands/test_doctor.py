@@ -56,7 +56,7 @@ def test_doctor_finds_vllm_as_runs_do(monkeypatch: pytest.MonkeyPatch) -> None:
     for there, said in {"vllm": "/bin/vllm", "uvx": "not found", "": "not found"}.items():
         found = {there: f"/bin/{there}"}
         monkeypatch.setattr("shutil.which", found.get)
-        assert said in machine._vllm()
+        assert said in paint.doctor()["vllm"]
 
 
 def test_doctor_says_what_tested_code_can_reach(

@@ -30,7 +30,7 @@ from paint.data.problems import Problem
 from paint.evaluation.intervals import compare_seeds
 from paint.inference.engine import Sampling
 from paint.inference.local import LocalEngine
-from paint.lab.checkpoint_results import control_shares, shares
+from paint.lab.checkpoint_results import control_shares, read_results, shares
 from paint.models.policy import Policy
 from paint.objective.masking import mask_solution
 from paint.training.run_log import new_run

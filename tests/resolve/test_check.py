@@ -175,10 +175,16 @@ def test_resolve_engine_what_servers_cannot_take_is_sampled_locally_and_else_ref
 
 
 def test_resolve_warns_of_settings_without_effect() -> None:
-    settings = {"teacher": {"decay": 0.5}, "validation": {"samples": 3}}
-    settings["rollout"] = {"engine": "local", "server_args": "-inf"}
-    used = {"teacher": {"weights": "ema"}, "validation": {"path": "demo"}}
-    used["rollout"] = {"engine": "vllm"}
+    settings: dict[str, dict[str, Any]] = {
+        "teacher": {"decay": 0.5},
+        "validation": {"samples": 3},
+        "rollout": {"engine": "local", "server_args": "-inf"},
+    }
+    used: dict[str, dict[str, Any]] = {
+        "teacher": {"weights": "ema"},
+        "validation": {"path": "demo"},
+        "rollout": {"engine": "vllm"},
+    }
     for changes, count in (({}, 3), (used, 0)):
         config = changed("demo-paint", settings, changes)
         lines = resolve(check_training(config), NO_GPU).warnings

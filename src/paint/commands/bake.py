@@ -23,6 +23,7 @@ def bake(
     held_out: arguments.Count = 50,
     samples: arguments.Count = 4,
     temperature: float | None = None,
+    patience: arguments.OptionalCount = None,
     force: bool = False,
     confirm: arguments.Confirm = False,
     **sections: arguments.Sections,
@@ -42,6 +43,8 @@ def bake(
         held_out: Questions that are measured and not trained on, at most half of all.
         samples: Answers to each question that is measured.
         temperature: Temperature of these answers, that of the use; None: rollout.temperature.
+        patience: End the training when the mean KL of the last so many steps is not below that of
+            as many steps before; None: after train.steps.
         force: Train even where the text changes nothing that is measured.
     """
     folder = Path(output_dir or Path("bakes") / Path(rules).stem)
@@ -65,6 +68,7 @@ def bake(
         held_out=held_out,
         samples=samples,
         temperature=temperature,
+        patience=patience,
         force=force,
         confirm=confirm,
     )

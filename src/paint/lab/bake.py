@@ -14,10 +14,13 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
+from typing import Any
 
 import numpy as np
 
-from paint.config.run_folder import latest_checkpoint
+from paint.config.metric_records import Metrics
+from paint.config.run_folder import latest_checkpoint, read_history, step_of
 from paint.config.schema import Config, ConfigError
 from paint.core.display import Display
 from paint.core.distributed import require_one_process
@@ -36,6 +39,7 @@ from paint.lab.context_scores import divergence_sums, sample_student, teacher_an
 from paint.lab.runner import ExperimentRun, refuse_other_settings, require_steps, train_run
 from paint.objective.divergences import REVERSE_KL
 from paint.resolve.check import Resolved
+from paint.training.callbacks import Callback
 from paint.training.step_time import LongWork
 
 PROMPTED, PLAIN, BAKED = "prompted base", "plain base", "baked"  # the views that are compared
@@ -66,6 +70,7 @@ def bake(
     held_out: int,
     samples: int,
     temperature: float | None = None,
+    patience: int | None = None,
     force: bool = False,
     confirm: bool = True,
 ) -> Report:
@@ -75,6 +80,8 @@ def bake(
     """
     require_count("held_out", held_out)
     require_count("samples", samples)
+    if patience is not None:
+        require_count("patience", patience)
     require_one_process("paint bake")
     config = run.config
     require_steps("bake", config)
@@ -95,7 +102,11 @@ def bake(
             f"is {kl:.2g} nats; take another text, or train all the same with --force"
         )
 
-    train_run(ExperimentRun("bake", config), place, display)
+    flat = FlatKl(patience, place)
+    if not flat.has_ended:
+        train_run(ExperimentRun("bake", config), place, display, [flat])
+    if flat.has_ended:
+        display.note(f"ended after {len(flat.kls)} steps: the KL no longer fell (--patience)")
     policy, run, baked = sample_student(
         run, problems, samples, folder / "baked", display, latest_checkpoint(place)
     )
@@ -120,6 +131,29 @@ def _measure_base(
     by_view = {PLAIN: _mean(kls.sum(axis=1) / tokens.sum(axis=1))}
     # Of complete answers, not a token: LEAST_KL is about telling one answer from another.
     return {**prompted, PLAIN: plain.graded}, by_view, float(kls.mean())
+
+
+class FlatKl(Callback):
+    """Ends the training when the KL of the last steps is not below that of as many before them."""
+
+    def __init__(self, patience: int | None, run: Path) -> None:
+        """Begin with the steps up to the run's last checkpoint, after which it goes on."""
+        self.patience = patience
+        latest = latest_checkpoint(run)
+        history = read_history(run, step_of(latest)) if latest else []
+        self.kls = [row["kl"] for row in history]
+
+    @property
+    def has_ended(self) -> bool:
+        """True if the training is at its end."""
+        steps = self.patience
+        if steps is None or len(self.kls) < 2 * steps:
+            return False
+        return fmean(self.kls[-steps:]) >= fmean(self.kls[-2 * steps : -steps])
+
+    def on_step(self, step: int, metrics: Metrics, rollouts: Any) -> bool | None:
+        self.kls.append(metrics["kl"])
+        return self.has_ended
 
 
 def bake_report(
