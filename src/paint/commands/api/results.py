@@ -10,7 +10,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paint.commands import load_function
 from paint.config.recipe import from_table, varied_settings
 from paint.config.run_folder import (
     RunError,
@@ -42,8 +41,9 @@ class Handle:
 
     def show(self, *, open: bool = False, **options: Any) -> "Page":
         """Write its page (docs/how-to/inspect-rollouts.md); options are those of ``paint.show``."""
-        page: Page = load_function("show")(self, open=open, **options)
-        return page
+        from paint.commands.show import show  # which names results
+
+        return show(self, open=open, **options)
 
 
 class Run(Handle):
