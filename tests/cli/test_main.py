@@ -34,7 +34,7 @@ USER_ERRORS = [
     ("train demo-grpo --train.options.clp 0.1", "did you mean clip?"),
     ("plan paint --memory x", '--memory must be a number or None, got "x"'),
     ("runs a b", '"b" is one value too many'),
-    ("data", "there are data validate"),
+    ("data validat", "did you mean data validate?"),
     ("--frobnicate", "there are advise, bake"),
 ]
 

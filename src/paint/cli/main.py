@@ -115,11 +115,9 @@ def _require_command(line: Sequence[str]) -> None:
     is_known = parser.find_command(line, COMMANDS) is not None
     if not line or is_known or parser.HELP & set(line) or line[0].startswith("--tyro-"):
         return
-    is_group = line[0] in parser.GROUPS
-    word = " ".join(line[: 2 if is_group else 1])
-    names = [name for name in COMMANDS if not is_group or name.startswith(f"{line[0]} ")]
-    hint = did_you_mean(word, names) or f"; there are {', '.join(names)}"
-    raise ConfigError(f"{format_short(word)} is no command{hint}")
+    hint = did_you_mean(line[0], COMMANDS) or did_you_mean(" ".join(line[:2]), COMMANDS)
+    hint = hint or f"; there are {', '.join(COMMANDS)}"
+    raise ConfigError(f"{format_short(line[0])} is no command{hint}")
 
 
 def _run(line: Sequence[str]) -> int:
