@@ -1,7 +1,7 @@
 """Extensions: modules that cannot be imported, and the options that extensions declare."""
 
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -9,7 +9,6 @@ import pytest
 
 from paint.core.errors import ConfigError
 from paint.core.extensions import (
-    NO_OPTIONS,
     OptionTable,
     build_options,
     complete_options,
@@ -134,9 +133,9 @@ class Other:
 @dataclass(frozen=True)
 class Part:
     method: str = "distillation"
-    options: OptionTable = field(default=NO_OPTIONS, metadata=options_of("method"))
+    options: OptionTable = options_of("method")
     source: tuple[str, ...] = ("text",)
-    more: OptionTable = field(default=NO_OPTIONS, metadata=options_of("source"))
+    more: OptionTable = options_of("source")
 
 
 def test_complete_options_holds_values_and_defaults() -> None:

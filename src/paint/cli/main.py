@@ -111,7 +111,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _require_command(line: Sequence[str]) -> None:
-    """Raise ConfigError, with the closest name, for a line that begins with no command."""
     is_known = parser.find_command(line, COMMANDS) is not None
     if not line or is_known or parser.HELP & set(line) or line[0].startswith("--tyro-"):
         return
@@ -166,7 +165,6 @@ def parse(line: Sequence[str]) -> parser.Line:
 
 
 def _json(result: Any) -> str:
-    """Format a result as JSON, a DataFrame as a list of objects without missing values."""
     if hasattr(result, "to_dict"):
         rows = result.to_dict("records")
         # Missing values are NaN, which is not equal to itself.

@@ -189,7 +189,6 @@ def _print_help(command: Command, words: Sequence[str]) -> None:
 
 
 def _print_option_help(options: Any, prog: str) -> None:
-    """Print the help of the options that the extensions of a line declare."""
     sections, found = getattr(options, CONFIG, options), list[Any]()
     for field in dataclasses.fields(sections):
         section = getattr(sections, field.name)
@@ -261,7 +260,6 @@ def is_short_form(parameter: Parameter, settings: type[Any] | None) -> bool:
 
 
 def _values_by_name(parameter: str, flags: Sequence[Sequence[str]]) -> dict[str, list[str]]:
-    """Return the values of a flag that is given once for each name."""
     found: dict[str, list[str]] = {}
     for words in flags:
         name, *values = words or [""]
@@ -325,7 +323,6 @@ def settings_type(function: Callable[..., Any]) -> Any:
 
 
 def _notes(annotation: Any) -> list[Any]:
-    """Return what ``Annotated`` adds to a type."""
     return list(get_args(annotation)[1:]) if get_origin(annotation) is Annotated else []
 
 

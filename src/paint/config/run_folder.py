@@ -139,7 +139,6 @@ def _without_options(config: Config, names: Sequence[str], record: Path) -> Conf
 
 
 def _found(folder: Path, section: str, spec: str) -> str:
-    """Return what a setting names, with the run's own copy of a file that is missing."""
     path, copy = _input_file(folder, section, spec)
     if not copy.is_file() or path.exists():
         return spec

@@ -161,7 +161,6 @@ async def call_user_code(function: Callable[..., Any], *arguments: Any, seconds:
 
 
 async def _guarded(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Return what a function returns; in a task of its own, which the function may cancel."""
     task = asyncio.current_task()
     try:
         found: Any
