@@ -19,53 +19,22 @@ Said = Callable[[], str]
 
 USER_ERRORS = [
     ("resume nowhere", "nowhere holds no run"),
-    ("grade", "name a folder"),
-    ("show", "name a run"),
-    ("eval --samples 1", "before the flags"),
     ("grade x --grading.deadline 0", "grading.deadline must be in [0.01, 86400], got 0"),
-    ("eval demo --benchmark demo", "did you mean benchmarks?"),
-    ("eval --benchmarks demo", "nothing to evaluate"),
     ("eval nowhere/model --benchmarks demo", "nowhere/model"),
-    ("train demo-paint --split 1+1", "--gpus N"),
     ("resume runs/a --gpus=-1", "--gpus must be in [0, 9999], got -1"),
-    ("grade x --dead\u202eline 1", "--dead\\u202eline"),
     ("train demo-paint --train.st\u202eeps 1", "--train.st\\u202eeps"),
     ("plan demo-paint -- --train.steps=1", "the argument --"),
-    ("data validate x.jsonl", "--model.path"),
-    ("demo --methods opsdd paint", "unknown recipe demo-opsdd; did you mean demo-opsd?"),
-    ("demo --problems 201", "--problems must be in [1, 200], got 201"),
-    ("demo paint-qwen3-1.7b", "paint-qwen3-1.7b trains 'Qwen/Qwen3-1.7B'"),
-    ("compare ablations/mask-ratios", "did you mean ablations/mask-ratio?"),
-    ("compare ablations/mask-ratio", "model.path is not set"),
-    ("compare ablations/mask-ratio --base demo-sft", 'train.method "sft" has no teacher'),
-    ("train ablations/mask-ratio", "such as ablations/mask-ratio/0.25-0.25"),
-    ("advise demo-paint --contexts theirs", "wrong_answer"),
     ("trian demo-paint", "did you mean train?"),
-    ("frobnicate", "there are advise, bake"),
     ("advise demo-paint --train.method sft", 'train.method "sft"'),
-    ("bake", "RULES"),
-    ("bake nowhere.md", "QUESTIONS"),
-    (
-        "bake nowhere.md nowhere.jsonl demo-bake --held-out 0",
-        "--held-out must be at least 1",
-    ),
-    ("bake nowhere.md demo demo-bake", "context.file nowhere.md"),
     ("train nowhere.toml", "nowhere.toml cannot be read: No such file or directory"),
     ("train", "RECIPE"),
-    ("train demo-paint other", "other"),
-    ("train demo-paint --model.path nowhere/model", "nowhere/model"),
     ("train demo-paint ---train.steps 1", "unknown flag ---train.steps"),
     ("train demo-paint --train 1", "--train; it is a section, of settings such as train."),
-    ("train demo-paint -x", "unknown flag -x"),
     ("train demo-paint --train.options.foo 1", "unknown option train.options.foo"),
     ("train demo-grpo --train.options.clp 0.1", "did you mean clip?"),
-    ("resume runs/a --step 1", "did you mean steps?"),
-    ("resume runs/a --model.pth x", "did you mean model.path?"),
-    ("train demo-paint --yess", "did you mean yes?"),
     ("plan paint --memory x", '--memory must be a number or None, got "x"'),
     ("runs a b", '"b" is one value too many'),
-    ("data", "there are data validate"),
-    ("data validat x", "did you mean data validate?"),
+    ("data validat", "did you mean data validate?"),
     ("--frobnicate", "there are advise, bake"),
 ]
 
@@ -154,13 +123,6 @@ def test_train_closed_stdout_continues(tmp_path: Path) -> None:
         assert result.returncode == 0, result.stderr
         assert (folder / "mine/checkpoints/step-000002").is_dir()
         assert "Traceback" not in result.stderr
-
-
-@pytest.mark.slow
-def test_main_closed_stdout_ends_silently() -> None:
-    for line in ("train demo-paint --help", "data validate demo --model.path demo"):
-        result = shell(f"paint {line} | true")
-        assert (result.returncode in (0, 141), result.stderr) == (True, ""), line
 
 
 def test_cli_interrupted_before_main_prints_nothing(tmp_path: Path) -> None:

@@ -3,13 +3,11 @@
 import json
 
 import pytest
-import torch
 
 import paint
 from codetrial import sandbox
 from paint.cli import main
 from paint.inference import machine
-from paint.models import liger
 
 
 def test_doctor_sizes_and_recipe_are_those_of_machine(capsys: pytest.CaptureFixture[str]) -> None:
@@ -32,31 +30,6 @@ def test_doctor_library_that_does_not_fit_is_named(
     assert "nosuch: not installed, and paint needs >=1" in said
     assert "and paint needs <2" in said
     assert "2 of 4 fit" in said
-
-
-def test_doctor_where_paint_is_not_installed_shows_libraries(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(machine, "packages_distributions", dict)
-    assert main(["doctor"]) == 0
-    assert f"packages torch {torch.__version__.partition('+')[0]}" in capsys.readouterr().out
-
-
-def test_doctor_says_whether_liger_is_installed(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(liger, "is_installed", lambda: False)
-    main(["doctor"])
-    assert "Liger    not installed (pip install 'paint-distill[gpu]')" in capsys.readouterr().out
-    monkeypatch.setattr(liger, "is_installed", lambda: True)
-    assert paint.doctor()["liger"] == "installed"
-
-
-def test_doctor_finds_vllm_as_runs_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    for there, said in {"vllm": "/bin/vllm", "uvx": "not found", "": "not found"}.items():
-        found = {there: f"/bin/{there}"}
-        monkeypatch.setattr("shutil.which", found.get)
-        assert said in paint.doctor()["vllm"]
 
 
 def test_doctor_says_what_tested_code_can_reach(

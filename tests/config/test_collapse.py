@@ -10,7 +10,6 @@ from paint.config.collapse import (
     COLLAPSE_WARNINGS,
     collapse_warnings,
     describe,
-    describe_end,
     warning_history,
 )
 from paint.config.schema import ClipMode, WarningName
@@ -121,13 +120,6 @@ def test_kl_warning_needs_a_rise_that_lasts_and_a_loss_without_reward() -> None:
     assert not warning_history([row | {"advantage": 0.0} for row in leaves])
 
 
-def test_describe_end_names_what_is_active_in_the_last_step() -> None:
-    rows = clipped_rows([0.02, -0.01, -0.01, -0.01], [0.1, 0.4, 0.4, 0.4], clip_frac=0.1)
-    assert describe_end(rows).startswith("ended with collapse warnings: negative_loss, kl;")
-    assert describe_end(rows[:1]) == ""
-    assert describe_end([]) == ""
-
-
 def test_collapse_warnings_before_a_full_window_are_none() -> None:
     rows = course("kl", [0.01, 9, 9, 9])
     assert [bool(collapse_warnings(rows[:n], window=3)) for n in range(1, 5)] == [
@@ -142,11 +134,6 @@ def test_collapse_warnings_pass_over_steps_without_the_metric() -> None:
     rows: Rows = [{"step": 1}, *course("kl", [0.01, 9]), {"step": 4}, *course("kl", [9])]
     assert collapse_warnings(rows, window=2) == {"kl": (9, 0.01)}
     assert not collapse_warnings(rows[:-1], window=2)
-
-
-def test_warning_history_of_one_that_recovers_lists_it_again() -> None:
-    listed = warning_history(course("kl", [1, 1, 4, 4, 1, 5]), window=1)
-    assert [(found["step"], found["warning"]) for found in listed] == [(3, "kl"), (6, "kl")]
 
 
 def test_warning_history_lists_what_appears_in_the_steps_so_far() -> None:
@@ -165,16 +152,3 @@ def test_warning_history_lists_what_appears_in_the_steps_so_far() -> None:
     listed = [(found["step"], found["warning"]) for found in warning_history(rows)]
     assert sorted(listed) == expected
     assert len(expected) > 10
-
-
-def test_warning_history_of_a_long_run_does_not_read_steps_again() -> None:
-    class Counted(dict[str, float]):
-        reads = 0
-
-        def __getitem__(self, name: str) -> float:
-            Counted.reads += 1
-            return super().__getitem__(name)
-
-    rows = [Counted({"step": step, "kl": 1.0}) for step in range(500)]
-    assert warning_history(rows) == []
-    assert Counted.reads < 3 * len(rows)  # of the metric, and by checks of types in tests

@@ -160,10 +160,6 @@ def differing(a: Config, b: Config) -> set[str]:
     return {line.partition(":")[0] for line in differences(a, b)} - MEMORY
 
 
-def test_shipped_recipes_cover_every_method_and_model() -> None:
-    assert set(shipped_recipes()) == {*NAMED, *VARIANTS, *PAPERS, *BAKES, *METHODS}
-
-
 @pytest.mark.parametrize("name", NAMED)
 def test_recipe_has_model_and_method_of_its_name(name: str) -> None:
     config = read_recipe(find_recipe(name))
@@ -360,50 +356,6 @@ def test_find_recipes_folder_is_its_toml_files_by_name(
         find_recipes("./ablations/mask-ratio")
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("ablations", r"did you mean ablations/mask-ratio\?"),
-        ("mask-ratio", r"did you mean ablations/mask-ratio\?"),
-        ("ablations/mask-ratios", r"did you mean ablations/mask-ratio\?"),
-        ("ablations/mask-placement/sufix", r"did you mean ablations/mask-placement/suffix\?"),
-        ("frobnicate", r"there are bake, .*, ablations/mask-ratio \("),
-    ],
-)
-def test_find_recipes_unknown_name_is_refused_with_the_nearest(name: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=f"^unknown recipe {name}; {message}"):
-        find_recipes(name)
-
-
-def test_find_recipe_folder_is_refused_with_one_of_its_files(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"here name one of them, such as .*/mask-ratio/0\.25-0"):
-        find_recipe("ablations/mask-ratio")
-    (tmp_path / "mine.toml").touch()
-    with pytest.raises(ConfigError, match=rf"such as {tmp_path}/mine\.toml"):
-        find_recipe(str(tmp_path))
-
-
-@pytest.mark.parametrize(
-    ("folder", "base"),
-    [
-        ("ablations/interpolation", "demo-grpo"),
-        ("ablations/mask-placement", "demo-sft"),
-        ("ablations/mask-ratio", "demo-grpo"),
-    ],
-)
-def test_read_recipes_that_differ_in_what_no_teacher_reads_are_refused(
-    folder: str, base: str
-) -> None:
-    with pytest.raises(ConfigError, match="has no teacher that reads a context"):
-        read_recipes([folder], base=base)
-    assert len(read_recipes([folder, base], base="demo-paint")) == len(ABLATIONS[folder]) + 1
-
-
-def test_read_recipes_error_of_a_recipe_on_a_base_names_both() -> None:
-    with pytest.raises(ConfigError, match=r"^middle on demo-bake: .*middle\.toml: context\.file"):
-        read_recipes(["ablations/mask-placement"], base="demo-bake")
-
-
 def test_read_recipes_share_paths_rollouts_and_controls() -> None:
     names = ["demo-sft", "demo-grpo", "demo-opsd", "demo-paint"]
 
@@ -420,13 +372,6 @@ def test_read_recipes_share_paths_rollouts_and_controls() -> None:
     assert control == ["context.source: ['solution'] -> ['wrong_answer']"]
 
 
-def test_read_recipes_without_recipe_or_context_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"^nothing to compare; name recipes"):
-        read_recipes([])
-    with pytest.raises(ConfigError, match=r"^demo-grpo has no teacher that reads a context"):
-        read_recipes(["demo-paint", "demo-grpo"], controls=["none"])
-
-
 def test_text_for_a_list_is_a_list_of_one() -> None:
     assert from_table({"context": {"source": "none"}}).context == ContextConfig(source=("none",))
 
@@ -435,9 +380,3 @@ def test_other_names_stand_for_settings_and_are_none() -> None:
     settings = {f"{section}.{key}" for section, keys in to_table(Config()).items() for key in keys}
     assert set(OTHER_NAMES.values()) <= settings
     assert not set(OTHER_NAMES) & {name.partition(".")[2] for name in settings}
-
-
-def test_unknown_key_by_another_librarys_name_is_refused_with_its_own() -> None:
-    for table in ({"train": {"lr": 1e-5}}, {"lr": 1e-5}):
-        with pytest.raises(ConfigError, match=r"lr; it is train\.learning_rate here$"):
-            from_table(table)

@@ -13,10 +13,8 @@ from paint.cli.main import parse
 from paint.config.context_sources import SOURCES, context_source
 from paint.config.recipe import (
     differences,
-    find_recipe,
     from_table,
     read_recipe,
-    shipped_recipes,
     to_table,
 )
 from paint.config.schema import (
@@ -32,7 +30,7 @@ from paint.config.schema import (
     TrainConfig,
 )
 from paint.core.settings import section_name
-from paint.resolve.check import check_config, check_training, require_paths
+from paint.resolve.check import check_config, check_training
 
 
 def recipe(folder: Path, text: str) -> Path:
@@ -46,14 +44,6 @@ def refusal(folder: Path, text: str) -> str:
     with pytest.raises(ConfigError) as caught:
         read_recipe(recipe(folder, text))
     return str(caught.value).replace(f"{folder}/", "")
-
-
-def test_find_recipe_by_name_or_path() -> None:
-    name = shipped_recipes()[0]
-    assert find_recipe(name).name == f"{name}.toml"
-    assert find_recipe("mine.toml") == Path("mine.toml")
-    with pytest.raises(ConfigError, match=rf"unknown recipe {name}s; did you mean {name}\?"):
-        find_recipe(f"{name}s")
 
 
 def test_read_recipe_overrides_named_settings_only(tmp_path: Path) -> None:
@@ -95,17 +85,13 @@ def test_read_recipe_unknown_name_gives_nearest(tmp_path: Path, text: str, messa
 
 
 REFUSED = [
-    ("train.steps", "'ten'", 'an integer, got "ten"'),
     ("train.steps", "true", "an integer, got True"),
     ("objective.interpolation_weight", "false", "a number, got False"),
     ("objective.interpolation_weight", "1.3", "in [0, 1], got 1.3 ("),
-    ("objective.temperature", "'x'", 'a number or None, got "x"'),
     ("model.student_thinking", "1", "true or false, got 1"),
     ("model.lora_targets", "7", "a list of values, each text, got 7"),
-    ("data.path", "3", "text or a list of values, each text, got 3"),
     ("teacher.weights", "'live '", 'one of frozen, ema, live, got "live "'),
     ("context.source", "[]", "distinct sources, got ("),
-    ("rollout.samples_per_problem", "0", "at least 1, got 0 ("),
     ("log.trackers", "['mlflow']", "a list of values, each one of tensorboard, wandb, trackio"),
 ]
 
@@ -119,21 +105,11 @@ def test_read_recipe_invalid_value_is_refused_by_name(
     assert refusal(tmp_path, text).startswith(f"x.toml: {setting} must be {message}")
 
 
-@pytest.mark.parametrize(
-    "text",
-    [f"a = {'[' * 30_000}", f"a = {'{a=' * 15_000}", f"[train]\noptions.{'a.' * 10_000}a = 1\n"],
-)
-def test_read_recipe_deep_nesting_is_refused(tmp_path: Path, text: str) -> None:
-    assert "lists and objects nest deeper than 100" in refusal(tmp_path, text)
-
-
 def test_read_recipe_unreadable_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"gone\.toml"):
         read_recipe(tmp_path / "gone.toml")
     with pytest.raises(ConfigError, match=str(tmp_path)):
         read_recipe(tmp_path)
-    with pytest.raises(ConfigError, match="File name too long"):
-        read_recipe(tmp_path / ("x" * 300))
     (tmp_path / "latin.toml").write_bytes(b"# caf\xe9\n")
     with pytest.raises(ConfigError, match=r"latin\.toml.*utf-8.*position 5"):
         read_recipe(tmp_path / "latin.toml")
@@ -141,56 +117,30 @@ def test_read_recipe_unreadable_file_is_named(tmp_path: Path) -> None:
     assert "at line 3, column 8" in refusal(tmp_path, "[train]\nsteps = 10\nseed = =\n")
 
 
-def test_check_config_unknown_name_is_refused_with_known_ones() -> None:
-    for setting, name, known in (
-        ("objective.divergence", "kl", "forward_kl, reverse_kl, jsd, sampled_token, or module:"),
-        ("train.method", "opsd", "distillation, grpo, sft, or module:"),
-        ("rollout.engine", "vlm", "auto, local, vllm, stored, or module:"),
-    ):
-        section, key = setting.split(".")
-        with pytest.raises(ConfigError, match=f"^{setting} must be one of {known}"):
-            check_config(Config().changed(section, **{key: name}))
-
-
 BAD: list[tuple[Any, str, list[Any]]] = [
-    (ModelConfig, "lora_rank", [0, -1]),
-    (ModelConfig, "lora_alpha", [0]),
+    (ModelConfig, "lora_rank", [0]),
     (ModelConfig, "lora_targets", [(), ("",), ("q_proj", "q_proj"), ("q\0",)]),
-    (ModelConfig, "attention", ["", " "]),
-    (DataConfig, "problem_field", [""]),
-    (DataConfig, "id_field", [""]),
-    (DataConfig, "max_prompt_tokens", [0]),
-    (DataConfig, "limit", [0, -3]),
+    (DataConfig, "limit", [0]),
+    (DataConfig, "path", [("a/x.jsonl", "b/x.jsonl")]),  # of one name
     (RolloutConfig, "temperature", [0.0, -1.0, 1e-30, float("inf"), float("nan")]),
     (RolloutConfig, "top_p", [0.0, 1.01, float("nan")]),
     (RolloutConfig, "top_k", [0, -2]),
-    (RolloutConfig, "max_new_tokens", [0]),
-    (RolloutConfig, "batch_size", [0]),
-    (RolloutConfig, "urls", [("node1:8000",)]),  # no scheme
-    (RolloutConfig, "max_logprob_mismatch", [0.0, -1.0, float("nan")]),
-    (RolloutConfig, "server", ["", " "]),
+    (RolloutConfig, "urls", [("node1:8000",), ("http://u@h",), ("http://h?key=1",)]),
+    (RolloutConfig, "max_logprob_mismatch", [0.0, float("nan")]),
+    (RolloutConfig, "server", ["", "vllm 'serve"]),
     (RolloutConfig, "server_timeout", [0.0, float("inf")]),
-    (RolloutConfig, "timeout", [-1.0, 1e30]),
     (ContextConfig, "mask_ratio_wrong", [-0.1, 1.0, float("nan")]),
     (ContextConfig, "mask_ratio_correct", [-0.1, 1.0, 0.2, float("nan")]),
     (TeacherConfig, "decay", [-0.1, 1.0, float("nan")]),
-    (TeacherConfig, "every", [0, -1]),
-    (RolloutConfig, "samples_per_problem", [0, -8]),
     (ObjectiveConfig, "clip", [0.0, -0.06, float("nan")]),
     (ObjectiveConfig, "interpolation_weight", [-0.01, 1.01, float("nan")]),
-    (ObjectiveConfig, "top_fraction", [-0.01, 1.01, float("nan")]),
     (ObjectiveConfig, "temperature", [0.0, float("inf")]),
     (TrainConfig, "steps", [0, 10**9]),
-    (TrainConfig, "batch_size", [0]),
-    (TrainConfig, "micro_batch_size", [0]),
     (TrainConfig, "learning_rate", [0.0, 1e300, float("nan")]),
     (TrainConfig, "warmup_steps", [-1, 101]),
-    (TrainConfig, "weight_decay", [-0.1, float("nan")]),
-    (TrainConfig, "max_grad_norm", [0.0, float("inf")]),
     (TrainConfig, "seed", [-1, 2**63]),
-    (TrainConfig, "checkpoint_every", [0]),
     (LogConfig, "folder", ["", "a\udcff"]),
-    (LogConfig, "name", ["", " ", ".", "..", "a/b", "a\\b", "a\x1bb", "a\nb", "-n", "a\udcff"]),
+    (LogConfig, "name", ["", ".", "..", "a/b", "a\\b", "a\x1bb", "a\nb", "-n", "a\udcff"]),
     (LogConfig, "trackers", [("wandb", "wandb")]),
 ]
 
@@ -243,14 +193,6 @@ def test_check_config_compatible_settings_are_accepted(tmp_path: Path, text: str
     assert check_config(config).config == config != Config()
 
 
-def test_require_paths_names_missing_paths() -> None:
-    with pytest.raises(ConfigError, match=r"^model\.path\b.*--model\.path"):
-        require_paths(Config())
-    with pytest.raises(ConfigError, match=r"^data\.path\b.*\[data\]"):
-        require_paths(Config(model=ModelConfig(path="demo")))
-    require_paths(Config(model=ModelConfig(path="demo"), data=DataConfig(path="demo")))
-
-
 @given(TABLES)
 def test_config_round_trips_through_json(drawn: dict[str, dict[str, Any]]) -> None:
     config = from_table(drawn)
@@ -263,13 +205,6 @@ def test_config_round_trips_through_json(drawn: dict[str, dict[str, Any]]) -> No
     assert all(table[name][key] == value for name, key, value in cells)
     changed = {line.partition(":")[0] for line in differences(Config(), config)}
     assert changed == {f"{name}.{key}" for name, key, value in cells if value != TABLE[name][key]}
-
-
-def test_differences_are_listed_by_name_in_order() -> None:
-    other = Config(model=ModelConfig(path="demo"), log=LogConfig(trackers=("wandb",)))
-    other = other.changed("objective", temperature=1.0)
-    lines = ['model.path: "" -> "demo"', "objective.temperature: None -> 1.0"]
-    assert differences(Config(), other) == [*lines, "log.trackers: [] -> ['wandb']"]
 
 
 def test_flags_override_recipe_in_both_spellings(tmp_path: Path) -> None:

@@ -62,19 +62,6 @@ def test_host_program_with_logging_gets_each_warning_once(
     assert capsys.readouterr() == ("", "a warning\n")
 
 
-def test_warning_on_a_terminal_has_a_colour(
-    host: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    with shown_on_terminal():
-        Display().note("a message")
-        Display().warn("a warning")
-    note, warning = capsys.readouterr().out.splitlines()
-    assert note == "a message"
-    assert warning.startswith("\x1b[33m")
-
-
 @pytest.mark.parametrize(("level", "first"), [("INFO", "a message"), ("WARNING", "a warning")])
 def test_host_program_level_decides_what_its_handler_gets(
     host: None, caplog: pytest.LogCaptureFixture, level: str, first: str
@@ -128,16 +115,6 @@ def test_step_values_in_full_are_of_all_metrics() -> None:
         assert value in line
 
 
-def test_counter_of_unknown_or_low_total_never_counts_beyond_it(host: None) -> None:
-    display = Display()
-    with display.counting("rows", 0) as counter:
-        counter.to(40)
-        assert counter.line() == "rows: 40, 0 s"
-    with display.counting("rows", 3) as counter:
-        counter.to(5)
-        assert counter.line() == "rows: 5/5, 0 s"
-
-
 def test_phase_without_news_says_how_long_it_lasts(
     host: None, caplog: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -161,15 +138,6 @@ def test_phase_without_news_says_how_long_it_lasts(
     count = len(caplog.messages)
     time.sleep(0.2)
     assert len(caplog.messages) == count  # nothing is at work any more
-
-
-def test_work_that_is_soon_over_says_nothing(host: None, caplog: Any) -> None:
-    LOGGER.setLevel("INFO")
-    with Display().working("loading the model"):
-        pass
-    with Display(enabled=False).working("loading the model"):
-        pass
-    assert caplog.messages == []
 
 
 def test_first_step_says_its_length_after_a_part_of_its_loss(
@@ -225,37 +193,13 @@ def test_call_from_python_prints_progress_on_stderr_after_some_seconds(
     assert capfd.readouterr() == ("", "paint: at 105\npaint: at 115\n")
 
 
-@pytest.mark.parametrize(("name", "level"), [("paint", "WARNING"), ("paint", "INFO"), ("", "INFO")])
-def test_call_from_python_prints_no_progress_where_the_host_decides(
-    host: None,
-    capfd: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    name: str,
-    level: str,
-) -> None:
-    monkeypatch.setattr(display_module, "QUIET_SECONDS", -100.0)
-    logger = logging.getLogger(name)
-    before = logger.level
-    logger.setLevel(level)
-    try:
-        with progress_lines():
-            Display().progress("at 1")
-    finally:
-        logger.setLevel(before)
-    assert capfd.readouterr() == ("", "")
-
-
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
         ("a\nb\nc\nd\ne", "(as it)"),
         ("a\nb\nX\nd\ne", "(2 lines as it)\nX\n(2 lines as it)"),
-        ("a\nb\nc\nX\nY\nd\ne", "(3 lines as it)\nX\nY\n(2 lines as it)"),
         ("X\nb\nc\nd\ne", "X\n(4 lines as it)"),
-        ("a\nb\nc\nd\nX", "(4 lines as it)\nX"),
         ("a\nb\nd\ne", "(2 lines as it)\n(2 lines as it)"),
-        ("X", "X"),
-        ("", ""),
     ],
 )
 def test_differing_lines_marks_what_both_begin_and_end_with(text: str, shown: str) -> None:

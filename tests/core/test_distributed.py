@@ -4,18 +4,16 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from accelerate import Accelerator
 
 from paint.config.schema import ConfigError
 from paint.core.distributed import (
-    all_gather_objects,
     require_all_ranks,
     require_one_process,
 )
-from paint.core.errors import PaintError, PeerExit
+from paint.core.errors import PeerExit
 from paint.inference.vllm.process import free_port
 from processes import in_two_processes
 
@@ -113,14 +111,3 @@ def test_require_all_ranks_unconnected_processes_are_refused(
     monkeypatch.setenv("RANK", "1")
     with pytest.raises(PeerExit):  # the first one gives the command, once
         require_all_ranks(accelerator)
-
-
-def test_ranks_that_cannot_connect_name_variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(**_: object) -> None:
-        raise RuntimeError("Gloo connectFullMesh failed")
-
-    monkeypatch.setattr("torch.distributed.new_group", fail)
-    two = SimpleNamespace(num_processes=2)
-    monkeypatch.setattr("paint.core.distributed.PartialState", lambda: two)
-    with pytest.raises(PaintError, match=r"connectFullMesh.* GLOO_SOCKET_IFNAME=.* NCCL_SOCKET_"):
-        all_gather_objects([1])

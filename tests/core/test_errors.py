@@ -11,7 +11,6 @@ from paint.core.display import Terminal
 from paint.core.errors import (
     PaintError,
     escape_markdown_cell,
-    naming,
     reason,
     sanitize_for_terminal,
     wrap_errors,
@@ -45,12 +44,6 @@ def test_escape_markdown_cell_is_one_reversible_line(text: str) -> None:
     assert re.sub(r"\\([!-/:-@\[-`{-~])", r"\1", shown) == plain
 
 
-def test_escape_markdown_cell_keeps_metrics_and_names() -> None:
-    for text in ("59.0 [55.1, 62.3]", "demo_paint", "step-000020", "1,024 [900, inf]", "p < 0.05"):
-        assert escape_markdown_cell(text) == text.replace("<", "\\<")
-    assert escape_markdown_cell("train.seed: 0 -> 1") == "train.seed: 0 -> 1"
-
-
 @pytest.mark.parametrize("text", [STEERING, "한국어 👍🏽 cafe\u0301"])
 def test_terminal_prints_any_text_verbatim(text: str) -> None:
     file = io.StringIO()
@@ -75,16 +68,6 @@ OF_ALLOCATOR = (
     "tried to allocate 589824 bytes. Error code 12 (Cannot allocate memory)"
 )
 OF_WRITER = "[enforce fail at inline_container.cc:672] . unexpected pos 710528 vs 710416"
-
-
-def test_naming_begins_with_setting_unless_it_is_named() -> None:
-    for text, expected in (
-        ("2.0 does not exist", "data.path: 2.0 does not exist"),
-        ("set data.path", "set data.path"),
-    ):
-        with pytest.raises(ConfigError) as caught, naming("data.path"):
-            raise ConfigError(text)
-        assert str(caught.value) == expected
 
 
 def test_wrap_errors_names_place_reason_and_hint() -> None:

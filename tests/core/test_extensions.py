@@ -1,18 +1,14 @@
 """Extensions: modules that cannot be imported, and the options that extensions declare."""
 
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 
-from paint.config.recipe import from_table
-from paint.config.schema import ContextConfig
 from paint.core.errors import ConfigError
 from paint.core.extensions import (
-    NO_OPTIONS,
     OptionTable,
     build_options,
     complete_options,
@@ -23,9 +19,6 @@ from paint.core.extensions import (
     spec_of,
 )
 from paint.core.settings import setting, within
-from paint.data.contexts import Contexts
-from paint.data.problems import DataError, Problem
-from paint.resolve.check import check_config
 
 
 @dataclass(frozen=True)
@@ -92,56 +85,18 @@ def test_declared_options_of_class_and_function_is_their_annotation(
     assert declared_options(extension, "x") is expected
 
 
-@dataclass
-class Thawed:
-    count: int = 0
-
-
-@dataclass(frozen=True)
-class Nested:
-    table: bytes = b""
-
-
 @dataclass(frozen=True)
 class Required:
     path: str
-
-
-def unannotated(options) -> None:  # type: ignore[no-untyped-def]
-    pass
-
-
-def of_thawed(options: Thawed) -> None:
-    pass
-
-
-def of_nested(options: Nested) -> None:
-    pass
 
 
 def of_required(options: Required) -> None:
     pass
 
 
-def of_unknown(options: "Unknown") -> None:  # type: ignore[name-defined]
-    pass
-
-
-@pytest.mark.parametrize(
-    ("function", "message"),
-    [
-        (unannotated, "options is annotated with .*; annotate it with a frozen dataclass"),
-        (of_thawed, "Thawed'>; annotate it with a frozen dataclass"),
-        (of_nested, "Nested.table must have a default, and be a bool"),
-        (of_required, "Required.path must have a default"),
-        (of_unknown, "name 'Unknown' is not defined"),
-    ],
-)
-def test_declared_options_other_annotation_is_refused(
-    function: Callable[..., Any], message: str
-) -> None:
-    with pytest.raises(ConfigError, match=f"^grading.grader m:f: .*{message}"):
-        declared_options(function, "grading.grader m:f")
+def test_declared_options_without_a_default_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^m:f: Required\.path must have a default"):
+        declared_options(of_required, "m:f")
 
 
 def built(**table: Any) -> Any:
@@ -158,10 +113,7 @@ def test_build_options_converts_values_and_keeps_defaults() -> None:
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        ({"epsilon": "0.1"}, r'train\.options\.epsilon must be a number, got "0\.1"'),
         ({"epsilon": 2}, r"train\.options\.epsilon must be in \[0, 1\], got 2\.0 \(paper: 0\.2\)"),
-        ({"kind": "wide"}, r'train\.options\.kind must be one of near, far, got "wide"'),
-        ({"is_on": 1}, r"train\.options\.is_on must be true or false, got 1"),
         ({"count": 13}, r"^train\.options: count 13 brings bad luck; change it"),
         ({"count": {}}, r"train\.options\.count must be a number, text, true, false"),
     ],
@@ -181,9 +133,9 @@ class Other:
 @dataclass(frozen=True)
 class Part:
     method: str = "distillation"
-    options: OptionTable = field(default=NO_OPTIONS, metadata=options_of("method"))
+    options: OptionTable = options_of("method")
     source: tuple[str, ...] = ("text",)
-    more: OptionTable = field(default=NO_OPTIONS, metadata=options_of("source"))
+    more: OptionTable = options_of("source")
 
 
 def test_complete_options_holds_values_and_defaults() -> None:
@@ -209,10 +161,6 @@ def test_complete_options_of_several_extensions_are_shared() -> None:
     ("part", "message"),
     [
         (
-            Part(options=OptionTable({"count": 1})),
-            r'part\.options\.count of part\.method "distillation"; it has none',
-        ),
-        (
             Part(spec_of(Annotated), OptionTable({"epsilom": 1})),
             r"part\.options\.epsilom of part\.method \S+; it has epsilon",
         ),
@@ -228,29 +176,9 @@ def test_complete_options_unknown_name_is_refused(part: Part, message: str) -> N
 
 
 BROKEN = {
-    "syntax": ("x = 1\ndef f(:\n", "SyntaxError: .* line 2"),
     "raises": ("\n\n1 / 0\n", "ZeroDivisionError: .* line 3"),
     "ends": ("import sys\nsys.exit(0)\n", "SystemExit: .* line 2"),
-    "bytes": ("x = '\xff'\n", "SyntaxError: "),
 }
-SETTINGS = {
-    "train": "method",
-    "objective": "divergence",
-    "rollout": "engine",
-}
-
-
-@pytest.mark.parametrize(
-    ("spec", "hint"),
-    [
-        ("env.py:Desk", "name its module, env:Desk$"),
-        ("a/env.py:Desk", "env:Desk, with a in PYTHONPATH$"),
-        ("Desk", 'environment must be module:name, got "Desk"$'),
-    ],
-)
-def test_load_object_of_a_file_or_a_name_says_how_it_is_written(spec: str, hint: str) -> None:
-    with pytest.raises(ConfigError, match=hint):
-        load_object(spec, "conversation.environment", [])
 
 
 @pytest.mark.parametrize("case", BROKEN)
@@ -264,14 +192,4 @@ def test_load_object_of_broken_module_names_setting_module_and_line(
     match = rf"grading\.grader is \"{spec}\", and broken_{case} cannot be imported: {message}"
     with pytest.raises(ConfigError, match=match):
         load_object(spec, "grading.grader", ["math"])
-    for section, key in SETTINGS.items():
-        with pytest.raises(ConfigError, match=rf"{section}\.{key} is .* broken_{case} cannot be"):
-            check_config(from_table({section: {key: spec}}))
     assert f"broken_{case}" not in sys.modules
-
-
-def test_context_function_that_exits_is_refused_by_name() -> None:
-    spec = spec_of(lambda *_: sys.exit(0), "leave", module="contexts_of_mine")
-    contexts = Contexts(ContextConfig(source=(spec,)), [])
-    with pytest.raises(DataError, match=f"context.source {spec}, problem 7: SystemExit"):
-        contexts.references(Problem("p", "", "1", "7"), 0)

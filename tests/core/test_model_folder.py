@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pytest
 
-import paint
 from paint.config.schema import Config, ModelConfig
 from paint.core.demo_files import MODEL
-from paint.core.errors import ConfigError, PaintError
+from paint.core.errors import ConfigError
 from paint.core.hub import require_model
 from paint.core.model_folder import other_than_model
-from paint.models.policy import PolicyError, load_tokenizer
+from paint.models.policy import load_tokenizer
 from paint.resolve.check import require_paths
 
 ADAPTER = {"peft_type": "LORA", "base_model_name_or_path": "Qwen/Qwen3-1.7B"}
@@ -41,10 +40,6 @@ def files(folder: Path, **contents: object) -> Path:
     return folder
 
 
-def checkpoint(folder: Path) -> Path:
-    return files(folder, state_json={}, adapter__adapter_config_json=ADAPTER)
-
-
 def optimizer(folder: Path) -> Path:
     (model(folder, "model*") / "training_args.bin").touch()
     return folder
@@ -53,23 +48,15 @@ def optimizer(folder: Path) -> Path:
 TOKENIZER = "tokenizer*", "chat_template.jinja"
 KINDS: dict[str, tuple[Callable[[Path], Path], str]] = {
     "adapter": (lambda f: files(f, adapter_config_json=ADAPTER), r"adapter.*Qwen/Qwen3-1.7B"),
-    "adapter with config": (
-        lambda f: files(model(f), adapter_config_json=ADAPTER),
-        "is an adapter",
-    ),
     "run": (lambda f: files(f, run_json={}), r"is a run or .*paint export .*--merged"),
-    "checkpoint": (checkpoint, r"is a run or a checkpoint; .*paint export .*/it FOLDER --merged"),
     "full checkpoint": (lambda f: files(f, state_json={}, model__config_json={}), "checkpoint"),
-    "tokenizer": (lambda f: model(f, "config.json", "model*"), "has no config.json"),
     "no weights": (lambda f: model(f, "model*"), "has no weights"),
     "optimizer": (optimizer, "has no weights"),
     "no tokenizer": (lambda f: model(f, *TOKENIZER), "has no tokenizer"),
-    "template alone": (lambda f: model(f, "tokenizer*"), "has no tokenizer"),
     "classifier": (
         lambda f: model(f, architectures=["LlamaForSequenceClassification"]),
         "predicts no next token",
     ),
-    "empty": (lambda f: files(f), "has no config.json"),
     "file": (lambda f: model(f) / "model.safetensors", "is a file"),
 }
 
@@ -97,29 +84,3 @@ def test_folder_of_model_is_none_of_these(tmp_path: Path) -> None:
     assert other_than_model(bare, complete=False) == ""  # a plan reads config.json alone
     files(bare, adapter_config_json=ADAPTER)
     assert "is an adapter" in other_than_model(bare, complete=False)
-
-
-def test_load_tokenizer_without_tokens_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = model(tmp_path / "it", "tokenizer*")
-    monkeypatch.setattr("paint.models.policy.require_model", lambda path: None)  # as of the hub
-    with pytest.raises(PolicyError, match="a tokenizer without tokens"):
-        load_tokenizer(str(folder))
-
-
-def test_commands_refuse_what_is_no_model(tmp_path: Path, run: Path) -> None:
-    adapter = run / "checkpoints" / "step-000003" / "adapter"
-    calls: list[tuple[str, Callable[[str], object]]] = [
-        ("is a run", lambda path: paint.train("demo-paint", model={"path": path})),
-        ("is a run", lambda path: paint.plan("demo-paint", model={"path": path})),
-        ("is a run", lambda path: paint.validate_data("demo", "demo-paint", model={"path": path})),
-        ("is a run", lambda path: paint.advise("demo-paint", model={"path": path})),
-    ]
-    for what, call in calls:
-        with pytest.raises(PaintError, match=what):
-            call(str(run))
-    with pytest.raises(PaintError, match="is an adapter"):
-        paint.train("demo-paint", model={"path": str(adapter)}, log={"folder": str(tmp_path)})
-    with pytest.raises(PaintError, match=r"has no config\.json"):
-        paint.evaluate(str(run / "validation"), benchmarks="demo")

@@ -1,13 +1,12 @@
 """Atomic writes, JSON Lines, checksums and folder locks."""
 
-import errno
 import os
 import resource
 import socket
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -69,26 +68,6 @@ def test_atomic_dir_of_two_processes_is_made_by_one(tmp_path: Path) -> None:
         storage.atomic_dir(tmp_path / "made").__enter__()
     assert storage.verify_checksums(tmp_path / "made", "") == {"file": storage.digest("one")}
     assert {path.name for path in tmp_path.iterdir()} == {"made", "other"}
-
-
-def test_atomic_dir_without_locks_never_replaces_what_another_process_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def no_locks(*_: object, **__: object) -> None:
-        raise OSError(errno.ENOLCK, "no locks")
-
-    monkeypatch.setattr("paint.core.storage.FileLock.acquire", no_locks)
-
-    def make(text: str, meanwhile: Callable[[], None]) -> None:
-        with storage.atomic_dir(tmp_path / "made") as partial:
-            (partial / "file").write_text(text)
-            meanwhile()
-            assert (partial / "file").read_text() == text
-
-    with pytest.raises(OSError, match="not empty"):
-        make("one", lambda: make("two", lambda: None))
-    assert storage.verify_checksums(tmp_path / "made", "") == {"file": storage.digest("two")}
-    assert [path.name for path in tmp_path.iterdir()] == ["made"]
 
 
 def test_verify_checksums_changed_or_missing_file_is_refused(tmp_path: Path) -> None:
@@ -154,21 +133,6 @@ def test_append_jsonl_full_disk_is_an_error(tmp_path: Path) -> None:
     assert storage.trim_partial_line(path)
 
 
-def test_read_jsonl_cut_or_empty_file_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "rows.jsonl"
-    storage.write_jsonl(path, ROWS)
-    whole = path.read_bytes()
-    assert list(storage.read_jsonl(path, "")) == ROWS
-    path.write_bytes(whole[:-1])  # only the line end is missing
-    assert list(storage.read_jsonl(path, "")) == ROWS
-    for cut in range(2, len(whole) + 1):
-        path.write_bytes(whole[:-cut])
-        if not whole[:-cut].endswith((b"}", b"\n")):  # else complete rows remain
-            named = r"rows\.jsonl( line \d)?: .*; make it again"
-            with pytest.raises(storage.CorruptFileError, match=named):
-                list(storage.read_jsonl(path, "make it again"))
-
-
 @pytest.mark.parametrize("content", [b"null", b"", b"\xff\xfe", b"{{"])
 def test_read_jsonl_line_without_object_is_refused_by_line(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "facts.json"
@@ -179,14 +143,6 @@ def test_read_jsonl_line_without_object_is_refused_by_line(tmp_path: Path, conte
     for read in (storage.read_jsonl, storage.read_growing_jsonl):
         with pytest.raises(storage.CorruptFileError, match=rf"^{path} line 1: .+; put it back$"):
             list(read(path, "put it back"))
-
-
-def test_digest_depends_on_texts_and_boundaries() -> None:
-    all_parts = (("ab",), ("a", "b"), ("a", "b", ""), ("b", "a"))
-    digests = [storage.digest(*parts) for parts in all_parts]
-    assert len(set(digests)) == 4
-    assert storage.digest("a", "b") == storage.digest_of_bytes([b"a", b"\0b"])
-    assert len(digests[0]) == 64
 
 
 def test_lock_folder_waits_for_holder(tmp_path: Path) -> None:

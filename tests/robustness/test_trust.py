@@ -15,7 +15,7 @@ import pytest
 
 import paint
 from paint.cli.main import main
-from paint.config.recipe import executables_of, find_recipe, read_recipe, to_table
+from paint.config.recipe import executables_of, to_table
 from paint.config.run_folder import foreign_code, read_run, read_run_json
 from paint.config.schema import Config
 from paint.core import trust
@@ -294,29 +294,6 @@ def test_own_run_is_evaluated_shown_and_resumed_without_a_question(
     assert [code.name for code in foreign_code(Path("elsewhere"))] == ["mine:grade"]
 
 
-def test_run_without_code_needs_no_state_folder(
-    trained: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", "/dev/null/nowhere")
-    assert foreign_code(trained) == []
-
-
-def test_run_that_cannot_be_noted_says_so_and_needs_trust(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    forgetful: None,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", "/dev/null/nowhere")
-    monkeypatch.chdir(tmp_path)
-    Path("mine.py").write_text("def grade(completion, row):\n    return 1.0\n")
-    run = paint.train("demo-paint", output_dir="own", grading={"grader": "mine:grade"}, **SMALL)
-    assert "own names code and is not noted as yours" in capsys.readouterr().out
-    with pytest.raises(UntrustedError):
-        paint.resume(run, steps=2)
-    paint.resume(run, steps=2, trust=True)
-
-
 CALLER = """
 import os
 from dataclasses import dataclass
@@ -327,22 +304,10 @@ class Options:
     url: str = ""
     model: str = "small"
 
-def send(options):
+def grade(completion, row, options: Options):
     if options.url:
         urlopen(Request(options.url, headers={"Authorization": os.environ["JUDGE_API_KEY"]}))
-
-def grade(completion, row, options: Options):
-    send(options)
     return 1.0
-
-class Answers:
-    options: Options
-    reward = 1.0
-    def reset(self, row, seed):
-        send(self.options)
-    def step(self, messages, completion):
-        send(self.options)
-        return None
 """
 """A module of the user's own, which sends a key to the address that it is told."""
 
@@ -367,21 +332,7 @@ def address() -> Iterator[tuple[str, list[str]]]:
         server.shutdown()
 
 
-NAMED: dict[str, tuple[dict[str, Any], list[str]]] = {
-    "eval grader": (
-        {"grading": {"grader": ["mine:grade"]}},
-        ["eval", "../sent", *SOME, "--grading.grader", "mine:grade"],
-    ),
-    "eval environment": (
-        {"conversation": {"environment": "mine:Answers"}},
-        ["eval", "../sent", *SOME, "--conversation.environment", "mine:Answers"],
-    ),
-}
-
-
-@pytest.mark.parametrize("case", NAMED)
 def test_named_code_of_a_strangers_run_takes_no_options_of_it(
-    case: str,
     trained: Path,
     address: tuple[str, list[str]],
     tmp_path: Path,
@@ -391,23 +342,22 @@ def test_named_code_of_a_strangers_run_takes_no_options_of_it(
 ) -> None:
     url, keys = address
     shutil.copytree(trained, tmp_path / "sent")
-    [(section, settings)] = NAMED[case][0].items()
-    settings = settings | {"options": {"url": url, "model": "small"}}
-    tamper(tmp_path / "sent", {section: settings})
+    options = {"url": url, "model": "small"}
+    tamper(tmp_path / "sent", {"grading": {"grader": ["mine:grade"], "options": options}})
     own = tmp_path / "own"
     own.mkdir()
     (own / "mine.py").write_text(CALLER)
     monkeypatch.chdir(own)
     monkeypatch.setenv("JUDGE_API_KEY", "the-key-of-the-user")
-    line = NAMED[case][1]
+    line = ["eval", "../sent", *SOME, "--grading.grader", "mine:grade"]
     assert main(line) == 0, capsys.readouterr()
     assert keys == []
     said = "".join(capsys.readouterr())
-    assert f"its {section}.options are not taken" in said
+    assert "its grading.options are not taken" in said
     assert said.count("are not taken") == 1
-    assert f"--{section}.options.url" in said
+    assert "--grading.options.url" in said
     assert "model" not in said.partition("are not taken")[2].partition(";")[0]  # the default
-    assert main([*line, f"--{section}.options.url", url, "--output-dir", "given"]) == 0
+    assert main([*line, "--grading.options.url", url, "--output-dir", "given"]) == 0
     assert set(keys) == {"the-key-of-the-user"}
     keys.clear()
     assert main([*line, "--trust", "--output-dir", "trusted"]) == 0
@@ -470,26 +420,17 @@ def test_own_record_is_one_with_the_same_settings_alone(
     [
         (to_table(Config()), []),
         ({"train": {"method": "paint.algorithms.variants.oasis:Oasis"}}, []),
-        ({"rollout": {"engine": "paint.inference.local:LocalEngine"}}, []),
         (
             {"grading": {"grader": ["math", "paint.training.torchrun:main"]}},
             ["paint.training.torchrun:main"],
         ),
-        ({"context": {"source": ["hint", "paint.train:x"]}}, ["paint.train:x"]),
         ({"train": {"options": {"wrong": "mine:d", "n": 2}}}, ["mine:d"]),
-        ({"train": {"optimizer_options": {"names": ["mine:a", "b"]}}}, ["mine:a"]),
         ({"rollout": {"server": "bash -c x", "server_args": "--a"}}, ["bash -c x", "--a"]),
-        ({"rollout": {"server": "vllm serve", "server_args": "", "urls": []}}, []),
         ({"data": {"path": "squad:plain"}, "log": {"name": "a:b"}}, []),
     ],
 )
 def test_code_of_settings_is_what_may_run(table: dict[str, Any], names: list[str]) -> None:
     assert [code.name for code in executables_of(table)] == names
-
-
-def test_code_of_shipped_recipes_is_none() -> None:
-    for name in ("paint", "demo-paint", "oasis", "og-opsd", "paint-by-verdict"):
-        assert executables_of(to_table(read_recipe(find_recipe(name)))) == []
 
 
 def test_engine_that_a_strangers_evaluation_records_is_not_loaded(tmp_path: Path) -> None:

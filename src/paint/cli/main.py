@@ -111,15 +111,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _require_command(line: Sequence[str]) -> None:
-    """Raise ConfigError, with the closest name, for a line that begins with no command."""
     is_known = parser.find_command(line, COMMANDS) is not None
     if not line or is_known or parser.HELP & set(line) or line[0].startswith("--tyro-"):
         return
-    is_group = line[0] in parser.GROUPS
-    word = " ".join(line[: 2 if is_group else 1])
-    names = [name for name in COMMANDS if not is_group or name.startswith(f"{line[0]} ")]
-    hint = did_you_mean(word, names) or f"; there are {', '.join(names)}"
-    raise ConfigError(f"{format_short(word)} is no command{hint}")
+    hint = did_you_mean(line[0], COMMANDS) or did_you_mean(" ".join(line[:2]), COMMANDS)
+    hint = hint or f"; there are {', '.join(COMMANDS)}"
+    raise ConfigError(f"{format_short(line[0])} is no command{hint}")
 
 
 def _run(line: Sequence[str]) -> int:
@@ -168,7 +165,6 @@ def parse(line: Sequence[str]) -> parser.Line:
 
 
 def _json(result: Any) -> str:
-    """Format a result as JSON, a DataFrame as a list of objects without missing values."""
     if hasattr(result, "to_dict"):
         rows = result.to_dict("records")
         # Missing values are NaN, which is not equal to itself.

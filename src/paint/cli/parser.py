@@ -45,8 +45,6 @@ HELP = {"-h", "--help"}
 # Fields of a command's options that are no parameters of its function.
 JSON, VERBOSE = "json", "verbose"
 TRUST = "trust"  # a parameter of commands that read the record of a run
-GROUPS = {"data": "Make or validate training data (docs/how-to/own-data.md)."}
-"""Commands of two words, by the first one."""
 
 _POSITIONAL = get_args(Positional[int])[1]  # the mark that Positional adds to a type
 _REPEATED = get_args(UseAppendAction[int])[1]
@@ -191,7 +189,6 @@ def _print_help(command: Command, words: Sequence[str]) -> None:
 
 
 def _print_option_help(options: Any, prog: str) -> None:
-    """Print the help of the options that the extensions of a line declare."""
     sections, found = getattr(options, CONFIG, options), list[Any]()
     for field in dataclasses.fields(sections):
         section = getattr(sections, field.name)
@@ -263,7 +260,6 @@ def is_short_form(parameter: Parameter, settings: type[Any] | None) -> bool:
 
 
 def _values_by_name(parameter: str, flags: Sequence[Sequence[str]]) -> dict[str, list[str]]:
-    """Return the values of a flag that is given once for each name."""
     found: dict[str, list[str]] = {}
     for words in flags:
         name, *values = words or [""]
@@ -327,7 +323,6 @@ def settings_type(function: Callable[..., Any]) -> Any:
 
 
 def _notes(annotation: Any) -> list[Any]:
-    """Return what ``Annotated`` adds to a type."""
     return list(get_args(annotation)[1:]) if get_origin(annotation) is Annotated else []
 
 
@@ -338,34 +333,14 @@ def _has_note(annotation: Any, kind: type[Any]) -> bool:
 def _parse_without_command(
     line: Sequence[str], commands: Mapping[str, Command], about: str
 ) -> Line:
-    """Print help or completion of all commands, or of a group."""
-    words, prog, description = list(line), "paint", about
-    tree: Any = {}
-    for name, command in commands.items():
-        first, _, second = name.partition(" ")
-        if second:
-            tree.setdefault(first, {})[second] = command
-        else:
-            tree[first] = command
-    if line and line[0] in GROUPS:
-        tree, prog, description = tree[line[0]], f"paint {line[0]}", GROUPS[line[0]]
-        words = words[1:]
-    if HELP & set(words) or not line:
-        words = ["--help"]
-    _run_tyro(_union(tree), words, prog, description)
-    raise AssertionError("tyro parses no command that is not in the table")
-
-
-def _union(tree: Mapping[str, Any]) -> Any:
-    """Return tyro's union of subcommands, each with the first line of its help."""
+    """Print help or completion of all commands, each with the first line of its help."""
     options = []
-    for name, command in tree.items():
-        if isinstance(command, Command):
-            kind, summary = command_options(command), description_of(command).partition("\n")[0]
-        else:
-            kind, summary = _union(command), GROUPS[name]
-        options.append(Annotated[kind, subcommand(name, description=summary)])
-    return Union[tuple(options)]  # noqa: UP007
+    for name, command in commands.items():
+        note = subcommand(name, description=description_of(command).partition("\n")[0])
+        options.append(Annotated[command_options(command), note])
+    words = ["--help"] if HELP & set(line) or not line else list(line)
+    _run_tyro(Union[tuple(options)], words, "paint", about)  # noqa: UP007
+    raise AssertionError("tyro parses no command that is not in the table")
 
 
 def _run_tyro(

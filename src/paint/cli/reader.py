@@ -110,7 +110,6 @@ def _find(word: str, flags: Mapping[str, Flag]) -> tuple[Flag, bool]:
 
 
 def _values_after(flag: str, kind: Any, rest: list[str], *, is_off: bool) -> list[str]:
-    """Take the values of a flag from the rest of the line."""
     values: list[str] = []
     if is_off:
         return values

@@ -25,16 +25,13 @@ WINDOW = 3
 
 
 def clip_misleads(first: Metrics, last: Metrics) -> bool:
-    """Whether the divergence has risen since the first step, and its clip takes entries.
-
-    Where rewards are in the loss, too, its sign says nothing.
-    """
+    """Return whether the divergence has risen while its clip takes entries, without rewards."""
     has_risen = "kl" in first and "kl" in last and last["kl"] > first["kl"]
     return has_risen and last.get("clip_frac", 0.0) > 0 and "advantage" not in last
 
 
 def without_reward(first: Metrics, last: Metrics) -> bool:
-    """Whether the loss has no reward, which may lead the student away from the teacher rightly."""
+    """Return whether the loss has no reward, which may lead away from the teacher rightly."""
     return "advantage" not in last
 
 
@@ -62,11 +59,8 @@ class CollapseWarning:
     Attributes:
         name: as in health.stop_on.
         window: number of last steps whose mean is judged.
-        from_first: it is judged from the first step on, which may be hopeless already, by as many
-            steps as there are. Others are compared with the first step after ``window`` further
-            ones.
-        is_lasting: each of the last steps is judged, not their mean: one step far out, from which
-            a run recovers at once, is none.
+        from_first: it is judged from the first step on; others are compared with it later.
+        is_lasting: each of the last steps is judged, not their mean.
         also: of the first and of the last step, what must be met besides.
     """
 
@@ -450,7 +444,7 @@ METRICS = (
 # Each value of each completion is looked up in every step, and these have few names.
 @lru_cache(maxsize=1000)
 def record_of(name: str) -> Metric | None:
-    """The record of a metric's name, if it has one."""
+    """Return the record of a metric's name, if it has one."""
     for metric in METRICS:
         if re.fullmatch(re.sub("[A-Z]+", ".+", metric.name), name):
             return metric
@@ -458,7 +452,7 @@ def record_of(name: str) -> Metric | None:
 
 
 def is_of_run(name: str) -> bool:
-    """Whether the run computes a metric of this name, so that an algorithm's value has another."""
+    """Return whether the run computes a metric of this name."""
     record = record_of(name)
     return record is not None and record.of_run
 
@@ -472,21 +466,13 @@ def step_values(metrics: Metrics, *, in_full: bool) -> list[str]:
     for metric in METRICS:
         if metric.short and metric.name in metrics:
             shown.setdefault(metric.group, metric.short.format(metrics[metric.name]))
-    values = list(shown.values())
     phases = [name for name in metrics if name.startswith("seconds_") and name != "seconds_left"]
-    if phases:
-        seconds = sum(metrics[name] for name in phases)
-        values.append(f"{seconds:.1f} s")
-    return values
+    seconds = [f"{sum(metrics[name] for name in phases):.1f} s"] if phases else []
+    return [*shown.values(), *seconds]
 
 
 def metrics_of_chart(chart: str, logged: Iterable[str]) -> list[str]:
-    """The logged metrics of a chart, in the order of their records."""
+    """Return the logged metrics of a chart, in the order of their records."""
     names = list(logged)
-    return [
-        name
-        for metric in METRICS
-        if chart in metric.charts
-        for name in names
-        if record_of(name) is metric
-    ]
+    of_chart = [metric for metric in METRICS if chart in metric.charts]
+    return [name for metric in of_chart for name in names if record_of(name) is metric]

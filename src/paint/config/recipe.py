@@ -104,7 +104,6 @@ def _shipped() -> dict[str, Path]:
 
 
 def _folder_of(name: str) -> Path | None:
-    """Return the folder of recipes that a name stands for; None for any other name."""
     plain = name.rstrip("/")
     if plain in shipped_folders():
         return _RECIPES / plain
@@ -274,7 +273,6 @@ def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _typed(name: str, value: Any, base: Any) -> Any:
-    """Return a value of which texts are read by the type of the setting."""
     section_name, *rest = name.split(".", 2)
     owner = getattr(base, section_name) if rest else base
     if len(rest) < 2:
@@ -363,7 +361,6 @@ def require_bitsandbytes(setting: str) -> None:
 
 
 def _with_settings(name: str, table: Mapping[str, Any], section: Any) -> Any:
-    """Replace settings of a section; raise ConfigError for an unknown key or a wrong type."""
     kinds: dict[str, Any] = {field.name: field.type for field in dataclasses.fields(section)}
     for key in table:
         if key not in kinds:

@@ -139,7 +139,6 @@ def _without_options(config: Config, names: Sequence[str], record: Path) -> Conf
 
 
 def _found(folder: Path, section: str, spec: str) -> str:
-    """Return what a setting names, with the run's own copy of a file that is missing."""
     path, copy = _input_file(folder, section, spec)
     if not copy.is_file() or path.exists():
         return spec
@@ -237,10 +236,8 @@ def read_status(folder: Path, above: Path) -> RunStatus:
 
 
 def _shown_name(folder: Path, above: Path) -> str:
-    """Return a run's path below a folder; what is not printable is escaped."""
     # The run itself may be named in place of a folder above it.
-    name = folder.resolve().name if folder == above else str(folder.relative_to(above))
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in name)
+    return folder.resolve().name if folder == above else str(folder.relative_to(above))
 
 
 def read_history(folder: Path, steps: int) -> list[dict[str, float]]:

@@ -23,7 +23,7 @@ from paint.config.context_sources import SOURCES, context_source, sources_help
 # "as" marks what other modules may import from here, for mypy.
 from paint.core.errors import ConfigError as ConfigError
 from paint.core.errors import format_value
-from paint.core.extensions import NO_OPTIONS, OptionTable, options_of
+from paint.core.extensions import OptionTable, options_of
 from paint.core.schedules import linear
 from paint.core.settings import MAX_COUNT as MAX_COUNT
 from paint.core.settings import (
@@ -70,8 +70,6 @@ def _is_filled(text: str) -> bool:
 
 
 def _distinct(what: str, *, least: int = 0) -> Check:
-    """Check that texts are filled and distinct, and at least so many."""
-
     def accepts(texts: tuple[str, ...]) -> bool:
         return len(set(texts)) == len(texts) >= least and all(map(_is_filled, texts))
 
@@ -155,16 +153,13 @@ class ModelConfig(Section):
     """Folder or hub name of the model; "demo" is the embedded one. Required."""
     dtype: Dtype | Literal["auto"] = "auto"
     """Number format of the frozen weights; what is trained is float32 (ours). auto is bfloat16
-    (OPSD's scripts), and float32 on a CPU that multiplies bfloat16 more slowly, and with train_mode
-    full (ours)."""
+    (OPSD's scripts); float32 on CPUs slow at bfloat16, and with train_mode full (ours)."""
     train_mode: Literal["lora", "full"] = "lora"
-    """What is trained: LoRA adapters, or every weight, with a frozen copy as the teacher (paper:
-    LoRA)."""
+    """LoRA adapters, or every weight, with a frozen copy as the teacher (paper: LoRA)."""
     lora_rank: int = setting(64, POSITIVE)
     """Rank r of the LoRA adapters, at least 1 (paper: Experimental Details, r = 64)."""
     lora_alpha: int = setting(128, POSITIVE)
-    """LoRA scale: an adapter's update is multiplied by alpha / rank (paper: Experimental Details,
-    128)."""
+    """LoRA scale: updates are multiplied by alpha / rank (paper: Experimental Details, 128)."""
     use_rslora: bool = False
     """Multiply an adapter's update by alpha / sqrt(rank) in place of alpha / rank, as peft's
     rsLoRA (arXiv 2312.03732; the paper: off)."""
@@ -175,9 +170,8 @@ class ModelConfig(Section):
         ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
         [_distinct("layer names", least=1)],
     )
-    """Names of the linear layers that get an adapter, or all-linear for all but the head (paper:
-    Experimental Details, these seven). Matrices of experts are named with them, as
-    experts.down_proj (docs/how-to/adapters.md)."""
+    """Linear layers that get an adapter, or all-linear (paper: Experimental Details, these seven).
+    Matrices of experts are named as experts.down_proj (docs/how-to/adapters.md)."""
     gradient_checkpointing: bool | Literal["auto"] = "auto"
     """Recompute activations in the backward pass: less memory, more time, the same result. auto: on
     a GPU on which one longest row does not fit without it (ours)."""
@@ -216,14 +210,12 @@ class DataConfig(Section):
     """Training problems and how they are read."""
 
     path: str | tuple[str, ...] = setting("", SOURCES_OF_PROBLEMS)
-    """Problems: a JSONL, JSON, CSV or Parquet file, or a hub name such as owner/name or
-    owner/name:config@split; "demo" is the embedded family. Several are a mixture
-    (docs/how-to/mixtures.md). Required."""
+    """Problems: a JSONL, JSON, CSV or Parquet file, a hub name such as owner/name:config@split, or
+    "demo", the embedded family. Several are a mixture (docs/how-to/mixtures.md). Required."""
     weights: tuple[float, ...] = setting(
         (), [Check("numbers above 0", lambda weights: all(0 < w < inf for w in weights))]
     )
-    """How many problems of each source a run draws, relative to the others; empty: 1 each
-    (ours)."""
+    """Problems that a run draws of each source, relative to the others; empty: 1 each (ours)."""
     problem_field: str = setting("problem", NAME)
     """Field that holds the problem x: text, or chat messages, whose last assistant turn is the
     solution. A row without it is read in another known format (docs/how-to/own-data.md)."""
@@ -235,17 +227,15 @@ class DataConfig(Section):
     id_field: str = setting("id", NAME)
     """Field that names a row. Rows without "id" are named by their number."""
     turns: Literal["last", "all"] = "last"
-    """Which assistant turns of a chat are the solution: last, with all before it as the prompt, or
-    all, with calls of tools and what answered them in between, as a conversation (ours;
-    docs/how-to/turns-and-tools.md)."""
+    """Which assistant turns of a chat are the solution: last, or all, with tool calls and answers
+    in between, as a conversation (ours; docs/how-to/turns-and-tools.md)."""
     max_prompt_tokens: int = setting(8192, POSITIVE)
     """Longest prompt of student and teacher (sft: prompt and solution), in tokens; longer ones are
     refused, never cut (ours)."""
     on_bad_row: Literal["error", "skip"] = "error"
     """On a row that fails a check: stop with its number and the reason, or skip and count it."""
     limit: int | None = setting(None, LIMIT)
-    """Number of valid rows to use of each source, from the first; None is all (paper: up to 30K
-    problems)."""
+    """Number of valid rows of each source, from the first; None is all (paper: up to 30K)."""
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -280,32 +270,26 @@ class RolloutConfig(Section):
     """How completions are sampled, and where."""
 
     engine: str = "auto"
-    """Inference engine: auto is local where completions have at most 4,096 tokens, and vllm where
-    they are longer, torch sees a GPU and vLLM is installed; local is the training process itself;
-    vllm is vLLM servers with base + adapter (docs/how-to/vllm.md); stored takes the completions of
-    rollout.stored; module:Class is your own engine."""
+    """Inference engine: local is the training process; vllm is vLLM servers (docs/how-to/vllm.md);
+    stored takes the completions of rollout.stored; module:Class is your own. auto is vllm for
+    completions of more than 4,096 tokens, with a GPU and vLLM, and else local."""
     stored: str = ""
     """With rollout.engine stored: a run, an evaluation of one policy on one benchmark, or a JSONL
     file, whose completions are trained on in place of new ones (ours; docs/how-to/rollouts.md)."""
     temperature: float = setting(1.1, TEMPERATURE)
-    """Sampling temperature, in [0.001, 1000] (paper: Experimental Details, 1.1 in training, 1.0 in
-    evaluation)."""
+    """Sampling temperature, in [0.001, 1000] (paper: 1.1 in training, 1.0 in evaluation)."""
     top_p: float = setting(0.95, within("(0, 1]"), "1 is off")
-    """Nucleus sampling: share of probability kept, in (0, 1]; 1 is off (OPSD's scripts, 0.95;
-    paper: 0.95 in evaluation)."""
+    """Share of probability that is kept, in (0, 1]; 1 is off (OPSD's scripts, 0.95)."""
     top_k: int = setting(20, TOP_K, "-1 is off")
-    """Number of most likely tokens kept, at least 1; -1 is off (OPSD's scripts, 20; paper: off in
-    evaluation)."""
+    """Number of most likely tokens kept, at least 1; -1 is off (OPSD's scripts, 20)."""
     max_new_tokens: int = setting(1024, POSITIVE)
-    """Longest completion, in tokens (paper: Experimental Details, 1024 in training, 38,912 in
-    evaluation)."""
+    """Longest completion, in tokens (paper: 1024 in training, 38,912 in evaluation)."""
     samples_per_problem: int = setting(1, POSITIVE)
     """Completions of each problem in a step; train.batch_size is a multiple of it (paper:
     Algorithm 1, 1; grpo: Main Results, 8)."""
     max_attempts: int = setting(1, within("[1, 64]"))
-    """How often a problem is drawn in a step, at most, until one of its completions is right, in
-    [1, 64]; for methods that need right ones: grpo and its variants, oasis, on_correct, and
-    context.source rollout (ours; docs/how-to/rollouts.md)."""
+    """How often a problem is drawn in a step, at most, until a completion is right, in [1, 64]; for
+    methods that need right ones (ours; docs/how-to/rollouts.md)."""
     batch_size: int = setting(32, POSITIVE)
     """Most rows generated at once: by a rank, which halves them where memory runs out, or by a vLLM
     server; changes speed and memory only."""
@@ -314,8 +298,7 @@ class RolloutConfig(Section):
     nats, above 0; beyond it the run stops before the update (ours; in float32, 0.001 is enough)."""
     urls: tuple[str, ...] = setting((), ADDRESSES, "such as http://node1:8000")
     """Addresses of running vLLM servers, such as http://node1:8000; empty: the run starts its own.
-    Their key is the environment variable VLLM_API_KEY. They read adapters from the run folder,
-    which they must see under the same path."""
+    Their key is VLLM_API_KEY. They must see the run folder under the same path."""
     server: str = setting("vllm serve", [*NAME, *COMMAND_LINE])
     """Command that starts the run's own vLLM server; it may be in another environment."""
     server_gpus: tuple[str, ...] = setting((), GPUS, "cpu: none")
@@ -330,12 +313,11 @@ class RolloutConfig(Section):
     timeout: float = setting(1800.0, SECONDS)
     """Seconds that one completion may take before it is requested again."""
     off_policy_steps: int = setting(0, within("[0, 64]"))
-    """Steps k between sampling completions and training on them, in [0, 64]; 0 is on policy (paper:
-    Algorithm 1). Servers generate step t + k while step t trains; with local, the rows of k + 1
-    steps are generated at once (ours; docs/concepts/off-policy.md)."""
+    """Steps between sampling completions and training on them, in [0, 64]; 0 is on policy (paper:
+    Algorithm 1). Others overlap or batch the sampling (ours; docs/concepts/off-policy.md)."""
     colocate: bool = False
     """Let servers free their GPU's memory between rollouts (vLLM's sleep mode, level 1)."""
-    options: OptionTable = field(default=NO_OPTIONS, metadata=options_of("engine"))
+    options: OptionTable = options_of("engine")
     """Options that an engine of your own declares, by name (docs/how-to/extend.md)."""
 
 
@@ -345,11 +327,9 @@ class ContextConfig(Section):
     (docs/how-to/own-context.md)."""
 
     mask_ratio_wrong: float = setting(0.30, within("[0, 1)"))
-    """Mask ratio rho_wrong of a completion that shares nothing with the solution, in [0, 1) (paper:
-    0.30)."""
+    """Mask ratio rho_wrong of a completion without overlap, in [0, 1) (paper: 0.30)."""
     mask_ratio_correct: float = setting(0.40, within("[0, 1)"))
-    """Mask ratio rho_correct of a completion with overlap 1, in [mask_ratio_wrong, 1) (paper:
-    0.40)."""
+    """Mask ratio rho_correct of full overlap, in [mask_ratio_wrong, 1) (paper: 0.40)."""
     placement: Literal["suffix", "prefix", "middle", "random", "punctuation"] = "suffix"
     """Which part is hidden; punctuation is a suffix that starts after a sentence (paper: suffix
     masking)."""
@@ -363,15 +343,12 @@ class ContextConfig(Section):
     """Text file with the context of source file, the same for all rows."""
     alignment: Literal["anchors", "words", "fixed"] = "anchors"
     """What the overlap compares: anchors (mathematics; paper), or words, sequences of three (prose,
-    code; ours); fixed masks mask_ratio_wrong, whatever the overlap (ours). By anchors, a context
-    without any is shown in full (ours)."""
+    code; ours); fixed masks mask_ratio_wrong of any (ours). Without anchors all is shown (ours)."""
     wording: Literal["as_shown", "complete", "part"] = "as_shown"
-    """How the teacher's prompt announces the reference: as_shown is complete where nothing is
-    hidden and partial otherwise, complete is always complete, part always partial (paper:
-    part)."""
-    options: OptionTable = field(default=NO_OPTIONS, metadata=options_of("source"))
-    """Options that a function of yours in context.source declares, by name
-    (docs/how-to/extend.md)."""
+    """How the teacher's prompt announces the reference: as complete, as part of it, or as_shown,
+    which is complete where nothing is hidden (paper: part)."""
+    options: OptionTable = options_of("source")
+    """Options that your own function declares, by name (docs/how-to/extend.md)."""
 
     def __post_init__(self) -> None:
         # Not super(), which fails here: for slots, dataclass makes a second class of this name.
@@ -403,11 +380,9 @@ class PromptsConfig(Section):
     messages the default is the chat as it is."""
     teacher: str = ""
     """Prompt of the teacher, with the masked reference as `context` and the student's turn as
-    `student` (paper: Prompt views). Where the student's is not the paper's, the default is the
-    reference and then the student's turn (ours)."""
+    `student` (paper: Prompt views). Default for your own student's: reference and turn (ours)."""
     teacher_complete: str = ""
-    """The same where the reference is announced as complete; the default is prompts.teacher, if
-    that is set."""
+    """The same where the reference is announced as complete; empty: prompts.teacher."""
     teacher_system: str = ""
     """System turn of the teacher, in place of the row's own; the default of prompts.teacher is then
     the student's turn alone (ours)."""
@@ -421,9 +396,8 @@ class TeacherConfig(Section):
     """The teacher's weights."""
 
     weights: Literal["frozen", "ema", "live"] = "frozen"
-    """frozen is the model as it was before training, live the student's own weights, ema a moving
-    average of them that starts at the student (paper: frozen; Training Algorithm names ema as a
-    variant)."""
+    """frozen is the model before training, live the student's own weights, ema a moving average of
+    them that starts at the student (paper: frozen; Training Algorithm names ema)."""
     decay: float = setting(0.99, within("[0, 1)"))
     """EMA decay: the share of the average that a step keeps, in [0, 1); for ema only (ours)."""
     every: int = setting(1, POSITIVE)
@@ -439,10 +413,9 @@ class LossSettings(Section):
     """Clipping threshold tau, in nats, above 0; ignored with clip-mode none (paper: Eq.
     clipped_fkl; Experimental Details, 0.06)."""
     clip_mode: ClipMode = "huber"
-    """How a token's divergence is bounded by clip: huber limits a token's gradient and keeps its
-    direction (ours), pointwise cuts each vocabulary entry's term (paper) and can push away from the
-    teacher, token drops the gradient of tokens above clip, none bounds nothing
-    (docs/concepts/clip.md)."""
+    """How clip bounds a token's divergence: huber limits its gradient and keeps the direction
+    (ours), pointwise cuts each entry's term (paper), token drops the gradient of tokens above clip,
+    none bounds nothing (docs/concepts/clip.md)."""
     interpolation_weight: float = setting(0.03, within("[0, 1]"))
     """Interpolation weight k_base, in [0, 1]; 0 leaves the teacher as it is (paper: Eq.
     sparse_energy_interp; Experimental Details, 0.03)."""
@@ -456,9 +429,8 @@ class LossSettings(Section):
     """First tokens of a completion that are left out of the loss of every method, at least 0: where
     one view thinks, they differ most in the first one (ours; paper: none)."""
     impl: Impl = "auto"
-    """What computes the loss (paint.objective.fused): auto is triton on a GPU with a C compiler and
-    Python's headers, and else chunked; reference holds the logits of a micro-batch. Changes speed
-    and memory, never the result."""
+    """What computes the loss: auto is triton on a GPU with a C compiler, and else chunked;
+    reference holds a micro-batch's logits. Changes speed and memory, never the result."""
 
     def __post_init__(self) -> None:
         Section.__post_init__(self)
@@ -471,23 +443,19 @@ class ObjectiveConfig(LossSettings):
     """How the student is trained towards the teacher."""
 
     divergence: str = "forward_kl"
-    """Divergence between target and student at a position: forward_kl, reverse_kl, jsd,
-    sampled_token, or module:name for one of your own (paint.objective.divergences). sampled_token
-    is reverse KL by policy gradient on the sampled token, with clip-mode none or huber (the
-    log-ratio is limited to clip), top-p 1 and top-k -1 (paper: Eq. clipped_fkl, forward KL;
-    Training Algorithm names sampled tokens)."""
+    """Divergence between target and student: forward_kl, reverse_kl, jsd, sampled_token, or
+    module:name for your own. sampled_token is reverse KL by policy gradient, with clip-mode none or
+    huber, top-p 1 and top-k -1 (paper: Eq. clipped_fkl, forward KL)."""
     temperature: float | None = setting(None, or_none(TEMPERATURE))
-    """Temperature T of both views' distributions, in [0.001, 1000]; None is the rollout temperature
-    (ours)."""
+    """Temperature T of both distributions, in [0.001, 1000]; None: of the rollouts (ours)."""
     sft_weight: float = setting(0.0, NOT_NEGATIVE_NUMBER, "0 is off")
-    """Weight of the loss of sft on the reference solutions beside the method's own loss, in one
-    update, at least 0 (ms-swift's sft_alpha; docs/how-to/variants.md)."""
+    """Weight of sft's loss on the solutions beside the method's, at least 0
+    (docs/how-to/variants.md)."""
     sft_weight_end: float | None = setting(None, or_none(NOT_NEGATIVE_NUMBER))
-    """Weight after objective.sft_weight_steps steps, to which it goes linearly from sft_weight in
-    the first one; None is sft_weight in all steps (ours)."""
+    """Weight after sft_weight_steps steps, reached linearly; None: always sft_weight (ours)."""
     sft_weight_steps: int = setting(50, POSITIVE)
     """Steps from sft_weight to sft_weight_end, at least 1 (ours)."""
-    options: OptionTable = field(default=NO_OPTIONS, metadata=options_of("divergence"))
+    options: OptionTable = options_of("divergence")
     """Options that a divergence of your own declares, by name (docs/how-to/extend.md)."""
 
     @property
@@ -511,9 +479,8 @@ class TrainConfig(Section):
     steps: int = setting(100, POSITIVE)
     """Optimizer steps (paper: Experimental Details, 100). train.epochs takes their place."""
     epochs: float | None = setting(None, or_none(within("(0, 10000000]")))
-    """In place of train.steps: how often each problem is drawn. The steps are
-    ceil(epochs x problems / problems per step), once the problems that fit are counted; of one
-    source (ours)."""
+    """In place of train.steps: how often each problem is drawn. The steps are ceil(epochs x
+    problems / problems per step); of one source (ours)."""
     batch_size: int = setting(32, POSITIVE)
     """Completions per optimizer step, over all ranks (paper: Experimental Details, 32)."""
     micro_batch_size: int | Literal["auto"] = setting("auto", TOKENS)
@@ -523,14 +490,11 @@ class TrainConfig(Section):
     """Most tokens in such a pass: its rows times the longest prompt and completion. A longer row is
     a pass by itself. auto: what fits on a GPU by the memory plan, 4,096 on a CPU (ours)."""
     learning_rate: float = setting(5e-6, within("(0, inf)"))
-    """Learning rate of the adapters (paper: Experimental Details, 5e-6), constant after the warm-up
-    (ours)."""
+    """Learning rate after the warm-up (paper: Experimental Details, 5e-6; constant: ours)."""
     warmup_steps: int = 0
-    """Steps over which the learning rate rises linearly from zero, at most steps (OPSD's
-    scripts: none)."""
+    """Steps of a linear warm-up from zero, at most train.steps (OPSD's scripts: none)."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """Learning rate after the warm-up: constant, or falling to 0 at the last step, linearly or as a
-    cosine (OPSD's scripts: constant; the paper is silent)."""
+    """Learning rate after the warm-up: constant, or falling to 0 (OPSD's scripts: constant)."""
     optimizer: str = "adamw"
     """adamw; adamw8bit of bitsandbytes, with 2 bytes a trained weight in place of 8; or
     module:Class, one of your own (paint.resolve.optimizer) (OPSD's scripts: AdamW)."""
@@ -542,27 +506,20 @@ class TrainConfig(Section):
     """Seed of the order of problems, of sampling and of the adapters, at least 0."""
     checkpoint_every: int = setting(20, POSITIVE)
     """Steps between checkpoints (paper: Experimental Details, evaluated every 20 steps)."""
-    options: OptionTable = field(
-        default=NO_OPTIONS, metadata=options_of("method", grpo="paint.resolve.algorithm:Grpo")
-    )
-    """Options that the algorithm declares, by name: clip, kl and iterations of grpo, those of a
-    variant (docs/how-to/variants.md), or of one of your own (docs/how-to/extend.md)."""
-    optimizer_options: OptionTable = field(default=NO_OPTIONS, metadata=options_of("optimizer"))
+    options: OptionTable = options_of("method", grpo="paint.resolve.algorithm:Grpo")
+    """Options that the algorithm declares, by name: of grpo, a variant, or your own."""
+    optimizer_options: OptionTable = options_of("optimizer")
     """Options that an optimizer of your own declares, by name (docs/how-to/extend.md)."""
 
     @property
     def row_limit(self) -> int:
         """``micro_batch_size`` as a number; that of a CPU until a plan has chosen it."""
-        if isinstance(self.micro_batch_size, int):
-            return self.micro_batch_size
-        return CPU_ROWS
+        return CPU_ROWS if self.micro_batch_size == "auto" else self.micro_batch_size
 
     @property
     def token_limit(self) -> int:
         """``micro_batch_tokens`` as a number; those of a CPU until a plan has chosen them."""
-        if isinstance(self.micro_batch_tokens, int):
-            return self.micro_batch_tokens
-        return CPU_TOKENS
+        return CPU_TOKENS if self.micro_batch_tokens == "auto" else self.micro_batch_tokens
 
     def __post_init__(self) -> None:
         Section.__post_init__(self)
@@ -579,8 +536,8 @@ class GradingConfig(Section):
 
     grader: tuple[str, ...] = setting(("math",), [_distinct("graders", least=1), NONE_ALONE])
     """Grader: math compares boxed answers, exact texts, choice letters; code runs unit tests; none
-    is no grader, and module:name your own function (docs/how-to/own-grader.md; ours). Of several,
-    the reward is the weighted sum, and the first that gives one decides what is right."""
+    is no grader, module:name your own (docs/how-to/own-grader.md; ours). Several are summed by
+    weight."""
     weights: tuple[float, ...] = ()
     """Weights of several graders in the sum; empty: 1 each (TRL's reward_weights)."""
     deadline: float = setting(5.0, within("[0.01, 86400]"))
@@ -588,19 +545,13 @@ class GradingConfig(Section):
     concurrency: int = setting(32, POSITIVE)
     """Calls of an async function at once, such as requests to a judge, by each rank (ours)."""
     timeout: float = setting(60.0, SECONDS)
-    """Seconds that a call of an async function may take, and for which it is repeated after its
-    first failure, if that may pass: no connection, no answer in time, HTTP 408, 409, 425, 429 and
-    from 500 on, with pauses of Retry-After. After another error it is made three times at most, and
-    after another status once (ours)."""
+    """Seconds that a call of an async function may take, and for which it is repeated after a
+    failure that may pass: no connection, no answer, HTTP 408, 409, 425, 429 and from 500 (ours)."""
     stop_on_failure: bool = True
     """Stop where the grader, or the environment, fails on all of a step or an evaluation, or the
     grader says nothing of any; else such steps are passed over (ours)."""
-    options: OptionTable = field(
-        default=NO_OPTIONS,
-        metadata=options_of("grader", code="paint.grading.unit_tests:CodeGrader"),
-    )
-    """Options of the grader code, or that a grader of your own declares, by name
-    (docs/how-to/extend.md)."""
+    options: OptionTable = options_of("grader", code="paint.grading.unit_tests:CodeGrader")
+    """Options that the grader declares, by name (docs/how-to/extend.md)."""
 
     def __post_init__(self) -> None:
         Section.__post_init__(self)
@@ -620,8 +571,7 @@ class ConversationConfig(Section):
     student writes one completion (docs/how-to/turns-and-tools.md; ours)."""
 
     tools: tuple[str, ...] = setting((), [_distinct("functions, each as module:function")])
-    """Functions that the model may call, each as module:function. Names, annotations and docstrings
-    are what the model is told of them."""
+    """Functions that the model may call and is told of by their docstrings, as module:function."""
     environment: str = ""
     """Class that answers turns without calls, as module:Class: one with a step, or one of TRL's
     environment_factory. Empty: a turn without calls is the last one."""
@@ -632,7 +582,7 @@ class ConversationConfig(Section):
     by the error; a conversation whose environment does not answer has no reward."""
     concurrency: int = setting(32, POSITIVE)
     """Calls at once, by each rank."""
-    options: OptionTable = field(default=NO_OPTIONS, metadata=options_of("environment"))
+    options: OptionTable = options_of("environment")
     """Options that the environment declares, by name (docs/how-to/extend.md)."""
 
     @property
@@ -672,13 +622,11 @@ class HealthConfig(Section):
     """Collapse warnings from the metrics (docs/how-to/watch-a-run.md)."""
 
     stop_on: tuple[StopName, ...] = setting(("kl",), [_distinct("warnings"), NONE_ALONE])
-    """Warnings that end the run with a checkpoint; others are only printed. kl, the default, is of
-    a student that leaves its teacher; none ends no run. Those of a comparison, whose steps are
-    equal, end on no warning (ours)."""
+    """Warnings that end the run with a checkpoint, or none; others are printed. Those of a
+    comparison, whose steps are equal, end on no warning (ours)."""
     drift_path: str = ""
-    """Problems, named as data.path, on the first eight of which the student's KL from its base is
-    measured after each step; empty: it is not measured. Take prompts that the training does not
-    concern (ours; docs/how-to/watch-a-run.md)."""
+    """Problems, named as data.path, on eight of which the student's KL from its base is measured
+    after each step; empty: it is not (ours; docs/how-to/watch-a-run.md)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -687,9 +635,8 @@ class ValidationConfig(Section):
     sampling, and on competition mathematics of the hub with those of the paper."""
 
     path: str | tuple[str, ...] = setting("", [Check("a path, or several", _are_paths)])
-    """Problems, named as for `paint eval --benchmarks`; of several, each is reported by itself.
-    Empty: checkpoints are not evaluated. Do not use the test benchmarks: the score of a checkpoint
-    that was chosen by it is biased."""
+    """Problems, named as for `paint eval --benchmarks`; empty: checkpoints are not evaluated. Take
+    no test benchmark: the score of a checkpoint that was chosen by it is biased."""
     limit: int | None = setting(None, LIMIT)
     """Number of problems to use of each, from the first; None is all."""
     samples: int = setting(12, POSITIVE)
@@ -718,8 +665,7 @@ class LogConfig(Section):
     """Trackers that receive the metrics in addition to metrics.jsonl in the run folder. Their
     project is paint, or that of WANDB_PROJECT or TRACKIO_PROJECT."""
     token_rows: int | Literal["all"] = setting(
-        4,
-        [Check(f'in [0, {MAX_COUNT}] or "all"', lambda n: n == "all" or 0 <= n <= MAX_COUNT)],
+        4, [Check(f'in [0, {MAX_COUNT}] or "all"', lambda n: n == "all" or 0 <= n <= MAX_COUNT)]
     )
     """First rows of a step whose values are stored token by token; "all", or 0 for none (ours;
     docs/how-to/inspect-rollouts.md)."""
@@ -757,9 +703,8 @@ class Config:
     @property
     def loss_temperature(self) -> float:
         """Temperature T of the loss: ``objective.temperature``, or else that of the rollouts."""
-        if self.objective.temperature is None:
-            return self.rollout.temperature
-        return self.objective.temperature
+        own = self.objective.temperature
+        return self.rollout.temperature if own is None else own
 
 
 @dataclass(frozen=True, slots=True)

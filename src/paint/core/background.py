@@ -72,6 +72,5 @@ class Background:
 
 
 def _log(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Log what a task that nobody waits for raised; asyncio would print its traceback."""
     error = context.get("exception")
     LOGGER.debug("%s: %s", context["message"], describe_error(error) if error else "")

@@ -95,14 +95,11 @@ def keep_compiled(device: torch.device) -> str:
 
 
 def _make_kernel_folder() -> Path:
-    """Make the folder, which all processes share. Raises OSError where it is of no use."""
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     # Computers that share a home may differ in the C library that Triton's launchers are linked to.
     system = "-".join(filter(None, (platform.machine(), *platform.libc_ver())))
     folder = Path(home) / "paint" / "kernels" / system
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise OSError(f"{folder} cannot be written")
-    if os.statvfs(folder).f_flag & os.ST_NOEXEC:
-        raise OSError(f"{folder} is on a file system that runs no code")
+    if not os.access(folder, os.W_OK | os.X_OK) or os.statvfs(folder).f_flag & os.ST_NOEXEC:
+        raise OSError(f"nothing in {folder} can be written and run")
     return folder

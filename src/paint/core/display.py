@@ -212,7 +212,6 @@ class Display:
 
     @contextmanager
     def _lasting(self) -> Iterator[None]:
-        """Show within the block, without a terminal, what lasts without news of its own."""
         if not self.enabled or self.is_drawn or self.beating:
             yield
             return
@@ -253,7 +252,6 @@ class Display:
 
     @contextmanager
     def _drawn(self, title: str, total: int, done: int, **fields: Any) -> Iterator[TaskID | None]:
-        """Draw a task in the progress bar within the block; None where nothing is drawn."""
         if not self.is_drawn:
             yield None
             return
@@ -348,7 +346,6 @@ class Display:
             self.progress(text)
 
     def _say_step(self, began: float) -> None:
-        """Say how long a step takes, and all of them, before the first one is over."""
         now, self.step_began = time.monotonic(), None
         step = (self.phase_began - began) + (now - self.phase_began) / self.share
         steps = self.steps - self.first
@@ -521,7 +518,6 @@ def differing_lines(text: str, other: str, name: str) -> str:
 
 
 def _same(first: Sequence[str], second: Sequence[str]) -> int:
-    """Return how many items two lists begin with alike."""
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, second)))  # noqa: B905
 
 

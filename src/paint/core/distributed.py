@@ -128,7 +128,6 @@ def _is_first_to_report(store: Store) -> bool:
 
 
 def _is_of_a_collective(error: BaseException) -> bool:
-    """Return whether a library raised the error because another rank is unreachable."""
     words = ("gloo", "nccl", "connection closed by peer")
     # Where code from outside of the package met it, the error that names that code has it as cause.
     causes = [error, error.__cause__]
@@ -239,7 +238,6 @@ def _message_groups(parameters: Sequence[torch.nn.Parameter]) -> Iterator[list[t
 
 @cache
 def _objects() -> Any:
-    """Create the gloo group for objects and barriers, once, with the timeout WAIT."""
     # The gradients' group has a short timeout, since no rank waits there for long work of another.
     try:
         return distributed.new_group(backend="gloo", timeout=WAIT)

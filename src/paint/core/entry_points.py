@@ -10,9 +10,9 @@ _OBJECTS_BETWEEN_COLLECTIONS = 10_000
 
 
 def run_as_process(command: Callable[[], int]) -> int:
-    """Run what the process is for, and return its exit status, with which the process is to end.
+    """Run what the process is for, and return its exit status.
 
-    For entry points only: the process ends without freeing its objects.
+    For entry points only: the process then ends without freeing its objects.
     """
     # Imports make 400,000 objects that stay. By Python's default, of 700, the collector looks at
     # them so often that it takes 0.7 of the 4.4 seconds that they need.
@@ -25,7 +25,6 @@ def run_as_process(command: Callable[[], int]) -> int:
 
 
 def _end_without_freeing(status: list[int]) -> None:
-    """End the process. To free the objects of torch and others first takes Python a second."""
     if not status:  # the command has raised an exception, which Python reports
         return
     for stream in (sys.stdout, sys.stderr):

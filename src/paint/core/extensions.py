@@ -86,7 +86,6 @@ def load_object(spec: str, setting: str, known: Iterable[str]) -> Any:
 
 @contextmanager
 def _working_directory_on_path(spec: str) -> Iterator[None]:
-    """Let an object of the user's be found in the working directory, too."""
     here = str(Path.cwd())
     # A record is data: it holds no module, unless the user asks for it.
     is_record = any((Path(here) / name).exists() for name in _RECORDS)
@@ -244,12 +243,13 @@ class OptionTable(Mapping[str, Any]):
 NO_OPTIONS = OptionTable()
 
 
-def options_of(owner: str, **built_in: str) -> dict[str, Any]:
-    """Return the metadata of a field that holds the options of what ``owner`` names.
+def options_of(owner: str, **built_in: str) -> Any:
+    """Declare a section's field that holds the options of what the setting ``owner`` names.
 
     ``built_in`` are the values of ``owner`` that have options, each with its "module:name".
     """
-    return {"options_of": owner, "built_in": built_in}
+    metadata = {"options_of": owner, "built_in": built_in}
+    return dataclasses.field(default=NO_OPTIONS, metadata=metadata)
 
 
 def option_fields(section: type) -> dict[str, str]:
@@ -373,7 +373,6 @@ def build_options(
 
 
 def _from_environment(name: str, value: Any, field: dataclasses.Field[Any]) -> Any:
-    """Read and check a value such as ``env:NAME``; messages have it as it is written."""
     try:
         found = read_references(value)
     except KeyError as error:

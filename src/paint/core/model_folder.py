@@ -66,7 +66,6 @@ ADAPTER = (
 
 
 def _head(folder: Path) -> str:
-    """Say what it is if its weights end in another head than a language model's."""
     names = _read(folder / "config.json").get("architectures")
     for name in names if isinstance(names, list) else []:
         if str(name).endswith(OTHER_HEADS):
@@ -80,7 +79,6 @@ def _has_any(folder: Path, patterns: Sequence[str], without: tuple[str, ...] = (
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """Return a JSON object; {} for a file that is none, which loading refuses."""
     with suppress(OSError, ValueError):
         table = parse_json(path.read_bytes())
         if isinstance(table, dict):

@@ -5,9 +5,9 @@ They are functions of the step, so that no checkpoint needs their state.
 
 
 def linear(step_index: int, start: float, end: float | None, steps: int) -> float:
-    """The value of a step, counted from 0: ``start`` in the first one, ``end`` after ``steps``.
+    """Return a step's value, from ``start`` in step 0 linearly to ``end`` after ``steps``.
 
-    It changes by the same amount in each step, and stays at the end. Without an end it is start.
+    Without an end it is start.
     """
     if end is None:
         return start

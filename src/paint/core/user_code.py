@@ -7,7 +7,6 @@ module, after which they have returned something or raised an Exception.
 
 import asyncio
 import inspect
-import os
 import sysconfig
 import threading
 import traceback
@@ -65,14 +64,10 @@ class user_code:
     with a yield or an await, which others may end.
     """
 
-    _process = 0
-
     def __enter__(self) -> None:
-        self._process = os.getpid()
+        pass
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if os.getpid() != self._process:  # a child that the code forked must not go on as this one
-            os._exit(0 if error is None else 1)
         if error is not None:
             _raise_ours(error)
 
@@ -166,8 +161,7 @@ async def call_user_code(function: Callable[..., Any], *arguments: Any, seconds:
 
 
 async def _guarded(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Return what a function returns; in a task of its own, which the function may cancel."""
-    task, process = asyncio.current_task(), os.getpid()
+    task = asyncio.current_task()
     try:
         found: Any
         if inspect.iscoroutinefunction(function):
@@ -186,9 +180,6 @@ async def _guarded(function: Callable[..., Any], *arguments: Any) -> Any:
     except BaseException as error:
         _raise_ours(error)
         raise
-    finally:
-        if os.getpid() != process:  # as in ``user_code``
-            os._exit(1)
 
 
 def _is_running(task: "asyncio.Task[Any] | None") -> bool:
