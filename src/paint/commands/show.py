@@ -1,18 +1,12 @@
 """``paint show``."""
 
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 from paint.commands.api import arguments
-from paint.commands.api.results import Page, paths_of
-from paint.core.errors import ConfigError
+from paint.commands.api.results import Page, paths_of, write_page_of
 from paint.core.settings import NOT_NEGATIVE, or_none
-from paint.core.trust import trust_records, vouch_for
-from paint.evaluation.store import find_stores
-
-WATCH_SECONDS = 0.5  # between looks for a run that has not begun
 
 
 def show(
@@ -49,42 +43,14 @@ def show(
         watch: Of runs: serve the page on 127.0.0.1 until Ctrl-C, and append their steps as they
             come.
     """
-    paths = paths_of(targets)
-    if not paths:
-        raise ConfigError("nothing to show; name a run, or a folder that `paint eval` made")
-    if watch:
-        _await_runs(paths)
-    # Before torch is imported, which takes seconds.
-    for path in paths:
-        if not _holds_something(path):
-            raise ConfigError(
-                f"{path} holds neither a run (run.json), an evaluation (completions.jsonl) nor "
-                f"a report of advice, a comparison or a bake"
-            )
-    vouch_for(contexts)
-    if trust:
-        trust_records()
-
-    from paint.core.display import Display
-    from paint.lab.viewer.run import PageSpec
-    from paint.lab.viewer.show import show_targets
-
-    page = PageSpec(tuple(steps), row, tuple(contexts), rescore)
-    place = Path(out) if out else None
-    return Page(show_targets(paths, Display(), page, out=place, opens=open, live=watch))
-
-
-def _holds_something(target: Path) -> bool:
-    return any(target.glob("*.json")) or any(target.rglob("run.json")) or bool(find_stores(target))
-
-
-def _await_runs(targets: Sequence[Path]) -> None:
-    """Wait until each folder holds something: a run writes its first file when it has started."""
-    from paint.core.display import Display
-
-    is_told = False
-    while missing := [target for target in targets if not _holds_something(target)]:
-        if not is_told:
-            Display().note(f"waiting for a run in {missing[0]}; Ctrl-C ends it")
-            is_told = True
-        time.sleep(WATCH_SECONDS)
+    return write_page_of(
+        paths_of(targets),
+        steps=steps,
+        row=row,
+        contexts=contexts,
+        rescore=rescore,
+        out=out,
+        open=open,
+        watch=watch,
+        trust=trust,
+    )

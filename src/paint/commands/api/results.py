@@ -5,6 +5,7 @@ This module imports neither torch nor pandas until a property needs them.
 """
 
 import html
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -25,6 +26,7 @@ from paint.config.run_folder import checkpoints as list_checkpoints
 from paint.config.schema import Config
 from paint.core.errors import ConfigError
 from paint.core.storage import read_jsonl
+from paint.core.trust import begin_call, trust_records, vouch_for
 from paint.evaluation.store import find_stores, reopen_store
 
 if TYPE_CHECKING:
@@ -33,17 +35,18 @@ if TYPE_CHECKING:
     from paint.evaluation.frame import Measurement, Report
 
 
+WATCH_SECONDS = 0.5  # between looks for a run that has not begun
+
+
 @dataclass(frozen=True)
 class Handle:
     """A result of a command on disk."""
 
     path: Path  # its folder
 
-    def show(self, *, open: bool = False, **options: Any) -> "Page":
+    def show(self, **options: Any) -> "Page":
         """Write its page (docs/how-to/inspect-rollouts.md); options are those of ``paint.show``."""
-        from paint.commands.show import show  # which names results
-
-        return show(self, open=open, **options)
+        return write_page_of([self.path], **options)
 
 
 class Run(Handle):
@@ -295,3 +298,57 @@ def frame_of_rows(rows: "Sequence[Measurement]") -> "pd.DataFrame":
     from paint.evaluation.frame import to_frame
 
     return to_frame([row for row in rows if not row.group])
+
+
+def write_page_of(
+    targets: Sequence[Path],
+    *,
+    steps: Sequence[int] = (),
+    row: int | None = None,
+    contexts: Sequence[str] = (),
+    rescore: bool = True,
+    out: str | Path | None = None,
+    open: bool = False,
+    watch: bool = False,
+    trust: bool = False,
+) -> Page:
+    """Write the page of some targets; the arguments are those of ``paint.show``."""
+    if not targets:
+        raise ConfigError("nothing to show; name a run, or a folder that `paint eval` made")
+    if watch:
+        _await_runs(targets)
+    # Before torch is imported, which takes seconds.
+    for target in targets:
+        if not _holds_something(target):
+            raise ConfigError(
+                f"{target} holds neither a run (run.json), an evaluation (completions.jsonl) nor "
+                f"a report of advice, a comparison or a bake"
+            )
+    from paint.core.display import Display
+    from paint.lab.viewer.run import PageSpec
+    from paint.lab.viewer.show import show_targets
+
+    page = PageSpec(tuple(steps), row, tuple(contexts), rescore)
+    with begin_call():
+        vouch_for(contexts)
+        if trust:
+            trust_records()
+        place = Path(out) if out else None
+        path = show_targets(targets, Display(), page, out=place, opens=open, live=watch)
+    return Page(path)
+
+
+def _holds_something(target: Path) -> bool:
+    return any(target.glob("*.json")) or any(target.rglob("run.json")) or bool(find_stores(target))
+
+
+def _await_runs(targets: Sequence[Path]) -> None:
+    """Wait until each folder holds something: a run writes its first file when it has started."""
+    from paint.core.display import Display
+
+    is_said = False
+    while missing := [target for target in targets if not _holds_something(target)]:
+        if not is_said:
+            Display().note(f"waiting for a run in {missing[0]}; Ctrl-C ends it")
+            is_said = True
+        time.sleep(WATCH_SECONDS)
