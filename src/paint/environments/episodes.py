@@ -61,10 +61,8 @@ class ToolResult:
 class Episode:
     """The environment of one conversation, and its tools by name.
 
-    Args:
-        environment: None where tools alone answer.
-        seconds: within which its reward is read.
-        tokens: the limit of its feedback.
+    ``environment`` is None where tools alone answer. Its reward is read within so many seconds, and
+    its feedback is limited to so many tokens.
     """
 
     def __init__(
@@ -109,8 +107,7 @@ class Episode:
 class Episodes:
     """Opens, answers and closes the conversations of a run.
 
-    Args:
-        tokens: most tokens of a prompt, by which results and answers are limited.
+    ``tokens`` are the most of a prompt, by which results and answers are limited.
     """
 
     def __init__(self, settings: ConversationConfig, tokens: float = TOKENS) -> None:
@@ -130,16 +127,11 @@ class Episodes:
     ) -> list[tuple[Episode, Opening]]:
         """Begin a conversation about each row."""
         episodes = [self._new() for _ in rows]
-        begun = self._at_once(
-            [
-                self._reset(episode, row, seed)
-                for episode, row, seed in zip(episodes, rows, seeds, strict=True)
-            ]
-        )
+        begun = self._at_once(list(map(self._reset, episodes, rows, seeds)))
         return list(zip(episodes, begun, strict=True))
 
     def call(self, calls: Sequence[tuple[Episode, str, Mapping[str, Any]]]) -> list[ToolResult]:
-        """The results of calls of tools: episode, name and arguments of each.
+        """Return the results of calls of tools: episode, name and arguments of each.
 
         Those of one conversation, which follow each other, are made one after the other.
         """
@@ -148,7 +140,7 @@ class Episodes:
         return [result for results in found for result in results]
 
     def step(self, turns: Sequence[tuple[Episode, Sequence[ChatMessage], str]]) -> list[Answer]:
-        """The answers to turns: episode, conversation so far, and the turn's text, of each."""
+        """Return the answers to turns: episode, conversation so far, and text, of each."""
         return self._at_once([self._step(*turn) for turn in turns])
 
     def end(self, episodes: Sequence[Episode]) -> None:
@@ -247,26 +239,21 @@ class Episodes:
             episode.error = episode.error or f"{SETTING}: close failed: {describe_error(error)}"
 
     async def _messages(self, found: Any) -> tuple[ChatMessage, ...] | None:
-        """What an environment returned as messages; None for None."""
         if found is None:
             return None
         messages: tuple[ChatMessage, ...] = await self._limited(read_messages, found, self._tokens)
         return messages
 
     def _note(self, note: Any) -> str:
-        """The text that a class of TRL's adds to the prompt."""
         return "" if note is None else limited_text(str(note), self._tokens, "the text")
 
     async def _limited(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """What a function returns, sync or async, within ``conversation.timeout`` seconds.
-
-        What reads an object of the user's is called by it, too.
-        """
+        """What a function of the user's returns, sync or async, within ``conversation.timeout``."""
         return await call_user_code(function, *arguments, seconds=self._settings.timeout)
 
 
 def tools_of(settings: ConversationConfig) -> list[Callable[..., Any]]:
-    """The tools, as the model is told of them; those of a class of TRL's are its methods.
+    """Return the tools, as the model is told of them; those of a class of TRL's are its methods.
 
     Raises ConfigError for two of one name.
     """
@@ -282,7 +269,7 @@ def tools_of(settings: ConversationConfig) -> list[Callable[..., Any]]:
 
 
 def load_tool(spec: str) -> Callable[..., Any]:
-    """The function that ``conversation.tools`` names. Raises ConfigError for anything else."""
+    """Return the function that ``conversation.tools`` names. Raises ConfigError for others."""
     function = load_object(spec, TOOLS, ())
     if not callable(function) or isinstance(function, type):
         raise ConfigError(f"{TOOLS} {spec} is an object {of_type(function)}, and no function")
@@ -290,7 +277,7 @@ def load_tool(spec: str) -> Callable[..., Any]:
 
 
 def load_environment(settings: ConversationConfig) -> Any:
-    """The class that ``conversation.environment`` names; None without one.
+    """Return the class that ``conversation.environment`` names; None without one.
 
     Raises ConfigError for what is no class, has neither ``step`` nor ``reset``, or other options.
     """
@@ -316,7 +303,7 @@ def load_environment(settings: ConversationConfig) -> Any:
 
 
 def methods_of(environment: type) -> dict[str, Callable[..., Any]]:
-    """The public methods of a class of TRL's, which are its tools."""
+    """Return the public methods of a class of TRL's, which are its tools."""
     methods = inspect.getmembers(environment, inspect.isfunction)
     taken = ("reset", "close")
     return {
@@ -325,7 +312,7 @@ def methods_of(environment: type) -> dict[str, Callable[..., Any]]:
 
 
 def tool_name(tool: Callable[..., Any]) -> str:
-    """The name by which a model calls a tool."""
+    """Return the name by which a model calls a tool."""
     return str(getattr(tool, "__name__", type(tool).__name__))
 
 

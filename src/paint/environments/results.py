@@ -2,12 +2,11 @@
 
 A value that is no text becomes JSON: numbers and arrays of numpy, torch and pandas are numbers and
 lists, tables are lists of records, and anything that JSON has no form of is refused. All of it is
-limited in size before it is formatted: what is longer than any prompt would be tokenised in vain.
+limited in size before it is tokenised: what is longer than any prompt would be so in vain.
 """
 
 import json
 import math
-from collections import deque
 from collections.abc import ItemsView, Iterator, KeysView, Mapping, Sequence, Set, ValuesView
 from dataclasses import fields, is_dataclass
 from datetime import date, time, timedelta
@@ -30,7 +29,7 @@ CHARACTERS_PER_TOKEN = 32
 TOKENS = 131_072
 """Limit of a text where no limit of prompts is given."""
 
-_WRITTEN = (date, time, timedelta, Fraction, UUID, PurePath)
+_WRITTEN = (date, time, timedelta, Decimal, Fraction, UUID, PurePath)
 """Types whose text is their value; a datetime is a date."""
 
 
@@ -39,7 +38,7 @@ class TooLongError(ValueError):
 
 
 def limited_text(text: str, tokens: float, what: str) -> str:
-    """A text without values of the environment and without halves of surrogate pairs.
+    """Return a text without values of the environment and without halves of surrogate pairs.
 
     Raises TooLongError, before anything else, for one that no prompt of ``tokens`` has room for.
     """
@@ -50,20 +49,19 @@ def limited_text(text: str, tokens: float, what: str) -> str:
 
 
 def result_text(value: Any, tokens: float) -> str:
-    """What a model reads of a tool's result: a text as it is, anything else as JSON.
+    """Return what a model reads of a tool's result: a text as it is, anything else as JSON.
 
-    Raises ValueError for what has no form in JSON, and for what is too long.
+    Raises ValueError or TypeError for what has no form in JSON, and for what is too long.
     """
     if not isinstance(value, str) or isinstance(value, Enum):
-        plain = _Plain(tokens * CHARACTERS_PER_TOKEN).value(value)
-        value = json.dumps(plain, ensure_ascii=False, allow_nan=False)
+        value = json.dumps(_plain(value, tokens), ensure_ascii=False, allow_nan=False)
     return limited_text(str.__str__(value), tokens, "the result")
 
 
 def read_messages(found: Any, tokens: float = TOKENS) -> tuple[ChatMessage, ...]:
-    """Messages that an environment returned: a list of them, one, or a text of the user's.
+    """Return the messages that an environment returned: a list of them, one, or a user's text.
 
-    Raises ValueError for anything else, and for what is too long.
+    Raises ValueError or TypeError for anything else, and for what is too long.
     """
     if isinstance(found, str):
         found = {"role": "user", "content": found}
@@ -78,132 +76,78 @@ def read_messages(found: Any, tokens: float = TOKENS) -> tuple[ChatMessage, ...]
         )
     if len(found) > tokens:
         raise TooLongError(f"it returned {len(found):,} messages, over the limit of {tokens:,.0f}")
-    plain = _Plain(tokens * CHARACTERS_PER_TOKEN)
-    return tuple(_message(plain, message) for message in found)
-
-
-def _message(plain: "_Plain", message: Any) -> ChatMessage:
-    if not isinstance(message, Mapping):
-        raise ValueError(
-            f"it returned an object {of_type(message)} as a message, which is a dict with a role "
-            f"and a content"
-        )
-    for name in ("role", "content"):
-        if not isinstance(message.get(name), str):
-            given = f"an object {of_type(message[name])}" if name in message else "missing"
-            raise ValueError(f"it returned a message whose {name} is {given}, and no text")
-    read: ChatMessage = plain.value(message)
-    return read
-
-
-class _Plain:
-    """Makes values of texts, numbers, lists and dicts alone, up to a number of characters."""
-
-    def __init__(self, most: float) -> None:
-        self._most = self._left = most
-
-    def value(self, value: Any) -> Any:
-        """Raises ValueError for what has no form in JSON."""
-        self._take(1)
-        if value is None or type(value) is bool:
-            return value
-        if isinstance(value, Enum):
-            return self.value(value.value)
-        if isinstance(value, str):
-            return self._text(str.__str__(value))
-        if isinstance(value, int | float | Decimal):
-            return _number(value)
-        if isinstance(value, bytes | bytearray):
-            return self._bytes(value)
-        if isinstance(value, _WRITTEN):
-            # A missing time of pandas is not equal to itself.
-            return self._text(str(value)) if value == value else None
-        if is_dataclass(value) and not isinstance(value, type):
-            return {field.name: self.value(getattr(value, field.name)) for field in fields(value)}
-        if isinstance(value, Mapping):
-            return {self._key(key): self.value(item) for key, item in value.items()}
-        if isinstance(value, Sequence | KeysView | ItemsView | ValuesView | deque):
-            return [self.value(item) for item in value]
-        if isinstance(value, Set):
-            return _in_order([self.value(item) for item in value])
-        return self._of_library(value)
-
-    def _bytes(self, value: bytes | bytearray) -> str:
-        self._take(len(value))
-        try:
-            return self._text(value.decode())
-        except UnicodeDecodeError:
-            raise ValueError("it returned bytes that are no UTF-8; return a text") from None
-
-    def _of_library(self, value: Any) -> Any:
-        """A value of numpy, torch, pandas, polars, pyarrow or pydantic, which are not imported."""
-        if type(value).__name__ == "NAType":  # of pandas
-            return None
-        count = math.prod(getattr(value, "shape", ()))
-        if 2 * count > self._left:  # a value, and a comma
-            raise TooLongError(
-                f"what it returned has {count:,} values, over the limit of {self._most:,.0f} "
-                f"characters"
+    for message in found:
+        if not isinstance(message, Mapping):
+            raise ValueError(
+                f"it returned an object {of_type(message)} as a message, which is a dict with a "
+                f"role and a content"
             )
-        index = getattr(value, "index", None)
-        if hasattr(index, "is_unique"):
-            return self._of_pandas(value, index)
-        if getattr(getattr(value, "dtype", None), "kind", "") in ("m", "M") and count != 0:
-            value = value.astype(str)  # numpy's times in nanoseconds would be integers
-        for method in ("tolist", "to_dicts", "to_pylist", "to_list", "as_py", "model_dump"):
-            if callable(getattr(type(value), method, None)):
-                return self.value(getattr(value, method)())
-        raise _refused(value)
-
-    def _of_pandas(self, value: Any, index: Any) -> Any:
-        """The records of a table, or the values of a series; with the names of rows, if any.
-
-        A missing value is null.
-        """
-        value = value.astype(object).where(value.notna(), None)
-        if type(index).__name__ != "RangeIndex":
-            if not hasattr(value, "columns") and index.is_unique:
-                return self.value(value.to_dict())
-            value = value.reset_index()
-        return self.value(value.to_dict("records") if hasattr(value, "columns") else value.tolist())
-
-    def _key(self, key: Any) -> Any:
-        plain = self.value(key)
-        if isinstance(plain, list | dict):
-            raise ValueError(f"a dict has a key {of_type(key)}, which is no text")
-        return plain
-
-    def _text(self, text: str) -> str:
-        self._take(len(text))
-        return hide_values(replace_surrogates(text))
-
-    def _take(self, count: int) -> None:
-        self._left -= count
-        if self._left < 0:
-            raise TooLongError(f"what it returned has over {self._most:,.0f} characters, the limit")
+        for name in ("role", "content"):
+            if not isinstance(message.get(name), str):
+                given = f"an object {of_type(message[name])}" if name in message else "missing"
+                raise ValueError(f"it returned a message whose {name} is {given}, and no text")
+    return tuple(_plain(list(found), tokens))
 
 
-def _number(value: Any) -> int | float | str:
-    """A number of JSON; a text for what JSON has no number of, and for digits beyond a float's."""
-    if isinstance(value, int):
-        return value
-    if not math.isfinite(value):
-        return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
-    if isinstance(value, Decimal):
-        whole = value == value.to_integral_value() and abs(value) < 10**18
-        number = int(value) if whole else float(value)
-        return number if whole or Decimal(repr(number)) == value else str(value)
-    return value  # type: ignore[no-any-return]
+def _plain(value: Any, tokens: float) -> Any:
+    """The value as texts, numbers, lists and dicts alone, up to a number of characters."""
+    most = tokens * CHARACTERS_PER_TOKEN
+    encoder = json.JSONEncoder(
+        ensure_ascii=False, separators=(",", ":"), default=lambda inner: _known(inner, most)
+    )
+    parts, length = [], 0
+    # Piece by piece: a long value is not written to its end.
+    for part in encoder.iterencode(value):
+        length += len(part)
+        if length > most:
+            raise TooLongError(f"what it returned has over {most:,.0f} characters, the limit")
+        parts.append(part)
+    # NaN and infinity have no number in JSON: they become their names.
+    return _clean(json.loads("".join(parts), parse_constant=str))
 
 
-def _in_order(items: list[Any]) -> list[Any]:
-    try:
-        return sorted(items)
-    except TypeError:
-        return sorted(items, key=json.dumps)
+def _clean(value: Any) -> Any:
+    if isinstance(value, str):
+        return hide_values(replace_surrogates(value))
+    if isinstance(value, list):
+        return [_clean(item) for item in value]
+    if isinstance(value, dict):
+        return {_clean(key): _clean(item) for key, item in value.items()}
+    return value
 
 
-def _refused(value: Any) -> ValueError:
+def _known(value: Any, most: float) -> Any:
+    """A value that the json module does not know, by one step nearer to what it does."""
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, bytes | bytearray):
+        return value.decode()
+    if isinstance(value, _WRITTEN):
+        # A missing time of pandas is not equal to itself.
+        return str(value) if value == value else None
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return dict(value)
+    is_items = isinstance(value, Sequence | Set | KeysView | ItemsView | ValuesView)
+    count = len(value) if is_items else math.prod(getattr(value, "shape", ()))
+    if 2 * count > most:  # a value, and a comma
+        raise TooLongError(
+            f"what it returned has {count:,} values, over the limit of {most:,.0f} characters"
+        )
+    if is_items:
+        is_set = isinstance(value, set | frozenset)
+        return sorted(value, key=lambda v: (type(v).__name__, v)) if is_set else list(value)
+    # Of numpy, torch, pandas, polars, pyarrow or pydantic, which are not imported.
+    if type(value).__name__ == "NAType":
+        return None
+    if hasattr(getattr(value, "index", None), "is_unique"):
+        return _of_pandas(value)
+    if getattr(getattr(value, "dtype", None), "kind", "") in ("m", "M") and count != 0:
+        value = value.astype(str)  # numpy's times in nanoseconds would be integers
+    for method in ("tolist", "to_dicts", "to_pylist", "to_list", "as_py", "model_dump"):
+        if callable(getattr(type(value), method, None)):
+            return getattr(value, method)()
     hint = "return a text, numbers, lists or dicts"
     if iscoroutine(value):
         value.close()  # else Python warns that it was never awaited
@@ -211,4 +155,14 @@ def _refused(value: Any) -> ValueError:
         hint = "await it"
     elif isinstance(value, Iterator):
         hint = "return a list"
-    return ValueError(f"it returned an object {of_type(value)}, which JSON has no form of; {hint}")
+    raise ValueError(f"it returned an object {of_type(value)}, which JSON has no form of; {hint}")
+
+
+def _of_pandas(value: Any) -> Any:
+    """The records of a table, or the values of a series; with the names of rows, if any."""
+    value = value.astype(object).where(value.notna(), None)
+    if type(value.index).__name__ != "RangeIndex":
+        if not hasattr(value, "columns") and value.index.is_unique:
+            return value.to_dict()
+        value = value.reset_index()
+    return value.to_dict("records") if hasattr(value, "columns") else value.tolist()

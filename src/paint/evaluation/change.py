@@ -30,7 +30,7 @@ OF_ROLLOUTS = {
 
 
 def graded_validation(run: Path, display: Display) -> dict[tuple[int, str], GradedSamples]:
-    """Graded validations of a run, by step and problem set.
+    """Return the graded validations of a run, by step and problem set.
 
     A validation that a training process is writing is skipped with a note.
     """
@@ -51,15 +51,13 @@ def describe_change(
     *,
     is_evaluated: bool = False,
 ) -> str:
-    """What a run changed: the sentence with which training ends and the run's page begins.
+    """Return what a run changed: the sentence with which training ends and the run's page begins.
 
     That is the paired difference of the last validation to the first, with its 95 % interval and
     the difference that could have been detected, of several problem sets that of their mean.
     Without two validations the metrics of the first and last quarter of the steps take its place;
-    "" before the first step.
-
-    Args:
-        is_evaluated: an evaluation says what the run changed, so no validation is missed.
+    "" before the first step. An evaluation says what the run changed, so then no validation is
+    missed.
     """
     by_step: dict[int, dict[str, GradedSamples]] = {}
     for (step, name), graded in validation.items():
@@ -87,7 +85,6 @@ def _describe_validation(
     last: int,
     names: Sequence[str],
 ) -> str:
-    """The change of the mean over some problem sets, from the first validation to the last."""
     before = "the base" if first == 0 else f"step {first}"
     title = "Validation"
     if len(names) > 1:
@@ -120,7 +117,6 @@ def _describe_validation(
 
 
 def _describe_test(found: Comparison) -> str:
-    """What the interval shows, and what could have been detected."""
     interval = found.difference
     parts = []
     if interval.low <= 0 <= interval.high:
@@ -133,7 +129,6 @@ def _describe_test(found: Comparison) -> str:
 
 
 def _describe_rollouts(metrics: Sequence[Mapping[str, float]]) -> str:
-    """The change of the best metric that the steps have, which is of other problems each time."""
     for name, (words, form) in OF_ROLLOUTS.items():
         values = [row[name] for row in metrics if name in row]
         if values:

@@ -29,22 +29,18 @@ DEMO_TOKENS = 96  # the longest references have 49
 
 
 def protocol_as_trained(config: Config) -> Protocol:
-    """Thinking mode and sampling of a run's own completions."""
+    """Return thinking mode and sampling of a run's own completions."""
     thinking = config.model.student_thinking
     return {"thinking": thinking, **asdict(sampling_from(config.rollout))}
 
 
 def protocol_of(evaluation: EvaluationConfig) -> Protocol:
-    """Thinking mode and sampling of an evaluation."""
+    """Return thinking mode and sampling of an evaluation."""
     return {"thinking": evaluation.thinking, **asdict(sampling_from(evaluation.rollout))}
 
 
 def published_protocol(benchmarks: Sequence[str], model: str) -> Protocol | None:
-    """The protocol that comes with one of these: the paper's; for the demo's model on the demo,
-    without thinking.
-
-    None where every one is the user's own.
-    """
+    """Return the protocol that comes with one of these: the paper's, or the demo's; None else."""
     # An evaluation has one protocol for all its benchmarks, so one that is published decides.
     if any(map(is_competition, benchmarks)):
         return protocol_of(EvaluationConfig())
@@ -55,23 +51,23 @@ def published_protocol(benchmarks: Sequence[str], model: str) -> Protocol | None
 
 
 def demo_protocol() -> Protocol:
-    """The paper's sampling, without thinking, and answers of at most 96 tokens."""
+    """Return the paper's sampling, without thinking, and answers of at most 96 tokens."""
     return protocol_of(EvaluationConfig()) | {"thinking": False, "max_new_tokens": DEMO_TOKENS}
 
 
 def fitting_protocol(config: Config, benchmarks: Sequence[str]) -> Protocol:
-    """The protocol that comes with one of these benchmarks, or else the training's."""
+    """Return the protocol that comes with one of these benchmarks, or else the training's."""
     return published_protocol(benchmarks, config.model.path) or protocol_as_trained(config)
 
 
 def with_protocol(rollout: RolloutConfig, protocol: Protocol) -> RolloutConfig:
-    """A section rollout with the sampling of a protocol."""
+    """Return a section rollout with the sampling of a protocol."""
     sampling = {name: value for name, value in protocol.items() if name != "thinking"}
     return replace(rollout, **sampling)
 
 
 def validation_protocol(config: Config) -> Protocol:
-    """Thinking mode and sampling of a run's validation."""
+    """Return thinking mode and sampling of a run's validation."""
     protocol = fitting_protocol(config, config.validation.paths)
     if config.validation.max_new_tokens is not None:
         protocol["max_new_tokens"] = config.validation.max_new_tokens
@@ -79,7 +75,7 @@ def validation_protocol(config: Config) -> Protocol:
 
 
 def protocol_differences(config: Config, protocol: Protocol) -> str:
-    """What differs from the training, such as "thinking: False -> True"; "" for nothing."""
+    """Return what differs from the training, such as "thinking: False -> True"; or ""."""
     changes = []
     for name, value in protocol_as_trained(config).items():
         if value != protocol[name]:
@@ -88,7 +84,7 @@ def protocol_differences(config: Config, protocol: Protocol) -> str:
 
 
 def training_tokens(config: Config) -> int:
-    """The most tokens of prompt and completion together that a run requests."""
+    """Return the most tokens of prompt and completion together that a run requests."""
     longest = config.rollout.max_new_tokens
     if config.validation.path:
         longest = max(longest, validation_protocol(config)["max_new_tokens"])
@@ -96,12 +92,12 @@ def training_tokens(config: Config) -> int:
 
 
 def grader_needs_answer(grading: GradingConfig) -> bool:
-    """Whether a grader compares with a gold answer."""
+    """Return whether a grader compares with a gold answer."""
     return any(map(needs_answer, grading.grader))
 
 
 def grading_of(benchmark: Benchmark, grading: GradingConfig) -> GradingConfig:
-    """The grading of a benchmark; of a published set that this grader cannot grade, its own.
+    """Return the grading of a benchmark; of a published set that this one cannot grade, its own.
 
     Tests grade code, and a gold answer mathematics. A function of the user's own grades any set.
     """
@@ -114,14 +110,14 @@ def grading_of(benchmark: Benchmark, grading: GradingConfig) -> GradingConfig:
 
 
 def has_own_task(config: Config) -> bool:
-    """Whether prompts or grader are the user's own: mathematics would measure something else."""
+    """Return whether prompts or grader are the user's own, so that mathematics measures nothing."""
     # Grading that is off is no task of the user's own.
     has_own_grader = config.grading.grader not in (GradingConfig().grader, ("none",))
     return config.prompts != PAPER_PROMPTS or (has_own_grader and config.data.path != NAME)
 
 
 def defaults_of(target: str, benchmarks: Sequence[str] = ()) -> EvaluationConfig:
-    """Settings that fit a run or a checkpoint of one; of other targets, the paper's.
+    """Return settings that fit a run or a checkpoint of one; of other targets, the paper's.
 
     ``benchmarks`` are those that are named; empty: those of the run.
     """
@@ -134,7 +130,7 @@ def defaults_of(target: str, benchmarks: Sequence[str] = ()) -> EvaluationConfig
 
 
 def default_benchmarks(config: Config) -> tuple[tuple[str, ...], str]:
-    """The problems that a run is evaluated on where none are named, and what they are."""
+    """Return the problems that a run is evaluated on where none are named, and what they are."""
     if config.validation.path:
         return config.validation.paths, "the problems of the run's validation"
     if has_own_task(config):
@@ -149,7 +145,7 @@ def default_benchmarks(config: Config) -> tuple[tuple[str, ...], str]:
 
 
 def evaluation_of(config: Config, benchmarks: Sequence[str] = ()) -> EvaluationConfig:
-    """Settings that fit a run: its grader, and its thinking mode and sampling.
+    """Return settings that fit a run: its grader, and its thinking mode and sampling.
 
     Without benchmarks, the problems are those of its validation, sampled as there; for tasks of the
     user's own its training rows; for the demo the held-out ones; and else the paper's benchmarks.

@@ -86,13 +86,9 @@ def evaluate(
 ) -> Path:
     """Evaluate base and trained policies on all benchmarks, print the tables, return their folder.
 
-    Args:
-        targets: runs (all their checkpoints), checkpoints, adapters, or a model; all with one base
-            model.
-        confirm: start an evaluation that may take more than an hour.
-
-    Raises:
-        NotConfirmed: it may take more than an hour, and nothing was generated.
+    ``targets`` are runs (all their checkpoints), checkpoints, adapters, or a model; all with one
+    base model. Raises NotConfirmed, and generates nothing, if it may take more than an hour without
+    ``confirm``.
     """
     display = Display()
     require_one_process("paint eval")
@@ -102,11 +98,11 @@ def evaluate(
     note_benchmarks(evaluation, trained, targets[0], display)
     benchmarks = load_benchmarks(evaluation, trained, display)
     folder = Path(evaluation.output_dir) / name_of(targets, model)
-    places: list[Place] = []
-    for target in policies:
-        places.extend(
-            (folder / target.name / benchmark.name, target, benchmark) for benchmark in benchmarks
-        )
+    places: list[Place] = [
+        (folder / target.name / benchmark.name, target, benchmark)
+        for target in policies
+        for benchmark in benchmarks
+    ]
 
     resolved = resolve_evaluation(
         evaluation.rollout,
@@ -118,9 +114,7 @@ def evaluate(
     evaluation = replace(evaluation, rollout=resolved.rollout)
 
     # Before the model is loaded: what may take hours is confirmed first.
-    missing = 0
-    for place, _, benchmark in places:
-        missing += count_missing(place, benchmark.problems, evaluation.samples)
+    missing = sum(count_missing(p, b.problems, evaluation.samples) for p, _, b in places)
     if missing:
         note_cost(evaluation, run, missing, display, confirm=confirm)
     note_differences(evaluation, targets, display)
@@ -170,7 +164,7 @@ def evaluate(
 def make_tasks(
     policy: Policy, places: Sequence[Place], protocol: SamplingProtocol, display: Display
 ) -> list[EvalTask]:
-    """What each policy answers; all get the same prompts and lengths."""
+    """Return what each policy answers; all get the same prompts and lengths."""
     prompts: dict[str, PromptIds] = {}
     fitted: dict[str, SamplingProtocol] = {}
     tasks = []
@@ -189,10 +183,7 @@ def make_tasks(
 def load_benchmarks(
     evaluation: EvaluationConfig, trained: Config | None, display: Display
 ) -> list[Benchmark]:
-    """Load the benchmarks, and note gold answers that do not parse.
-
-    Raises ConfigError for two of one name.
-    """
+    """Load the benchmarks, and note gold answers that do not parse."""
     benchmarks: dict[str, Benchmark] = {}
     for spec in evaluation.benchmarks:
         benchmark = load_benchmark(
@@ -280,19 +271,14 @@ def note_benchmarks(
 
 
 def count_missing(store: Path, problems: Sequence[Problem], samples: int) -> int:
-    """The number of samples of these problems that a store has not."""
+    """Return the number of samples of these problems that a store has not."""
     stored = stored_samples(store)  # it may hold further problems and samples
-    missing = 0
-    for problem in problems:
-        missing += sum((problem.id, sample) not in stored for sample in range(samples))
-    return missing
+    asked = [(problem.id, sample) for problem in problems for sample in range(samples)]
+    return sum(key not in stored for key in asked)
 
 
 def name_of(targets: Sequence[str], model: ModelConfig) -> str:
-    """The name of an evaluation's folder: that of its runs, or else of the model.
-
-    Raises DataError for a name that is no valid folder name.
-    """
+    """Return the name of an evaluation's folder: that of its runs, or else of the model."""
     runs = [name_of_run(run) for run in map(run_of, map(Path, targets)) if run is not None]
     if runs:
         return "+".join(dict.fromkeys(runs))
@@ -303,7 +289,7 @@ def name_of(targets: Sequence[str], model: ModelConfig) -> str:
 
 
 def name_of_run(run: Path) -> str:
-    """The name of a run's evaluations: a-seed-0 of runs/a/seed-0, or else that of its folder."""
+    """Return the name of a run's evaluations: a-seed-0 of runs/a/seed-0, or that of its folder."""
     *above, name = run.resolve().parts
     if RUNS not in above:
         # seed-0 of two experiments' rows would be one name.
@@ -317,7 +303,7 @@ def name_of_run(run: Path) -> str:
 def resolve_targets(
     evaluation: EvaluationConfig, targets: Sequence[str]
 ) -> tuple[ModelConfig, list[EvalTarget]]:
-    """Resolve the targets to a model and the policies to evaluate; a run is all its checkpoints.
+    """Return the model of the targets and the policies to evaluate; a run is all its checkpoints.
 
     Raises ConfigError where they have more than one model, adapter shape, train mode or prompts.
     """
@@ -374,7 +360,7 @@ def resolve_targets(
 
 
 def resolve_target(target: str) -> tuple[ModelConfig, list[EvalTarget]]:
-    """The base model of a target, and its trained policies; none if the target is a model."""
+    """Return the base model of a target, and its trained policies; none if it is a model."""
     path = Path(target)
     run_folder, name = run_of(path), path.resolve().name
     if run_folder is not None:

@@ -64,7 +64,7 @@ class Measurement:
     detectable: float | None = None  # smallest difference that so many problems can show
 
     def text(self, unit: Unit) -> str:
-        """Format with the interval, such as ``83.1 [78.9, 87.0]``."""
+        """Return it with the interval, such as ``83.1 [78.9, 87.0]``."""
         if unit == "time":
             return str(timedelta(seconds=round(self.mean)))
         form, scale = FORMS[unit]
@@ -83,7 +83,7 @@ def to_measurement(
     n: int | None = None,
     **columns: Any,
 ) -> list[Measurement]:
-    """The row of a value; none if the value is None or not a number."""
+    """Return the row of a value; none if the value is None or not a number."""
     if value is None:
         return []
     # A plain number has no interval: its infinite ends become None below.
@@ -96,8 +96,9 @@ def to_measurement(
 
 
 def select_rows(rows: Iterable[Measurement], **columns: Any) -> list[Measurement]:
-    """The rows with these values, such as ``metric="avg_at_k"``; of differences only with
-    ``against``, and of parts of a benchmark only with ``group``; ``...`` stands for any value.
+    """Return the rows with these values, such as ``metric="avg_at_k"``; ``...`` is any value.
+
+    Differences are selected only by ``against``, and parts of a benchmark only by ``group``.
     """
     wanted = {"against": "", "group": "", **columns}
     return [
@@ -108,10 +109,7 @@ def select_rows(rows: Iterable[Measurement], **columns: Any) -> list[Measurement
 
 
 def interval_note(rows: Iterable[Measurement]) -> str:
-    """How a title says that values have intervals: those without a bound, from ten problems on.
-
-    It says of fewer problems that they are few: an interval of theirs is wide, and tells little.
-    """
+    """Return how a title says that values have intervals, and where the problems are too few."""
     rows = list(rows)
     if any(row.low is not None or row.high is not None for row in rows):
         counts = [row.n for row in rows if row.n is not None]
@@ -123,7 +121,7 @@ def interval_note(rows: Iterable[Measurement]) -> str:
 
 
 def to_frame(rows: Sequence[Measurement]) -> "pd.DataFrame":
-    """The rows as a DataFrame, without columns that are empty in all."""
+    """Return the rows as a DataFrame, without columns that are empty in all."""
     # Here: rows and tables do without pandas.
     import pandas as pd
 
@@ -176,12 +174,10 @@ def table_of(
     labels: Callable[[Measurement], tuple[str, ...]] = lambda row: (row.policy,),
     column_of: Callable[[Measurement], str] = lambda row: row.metric,
 ) -> Table:
-    """Arrange rows as a table: a line for each label, a column for each metric.
+    """Return rows as a table: a line for each label, a column for each metric.
 
-    Args:
-        columns: by ``column_of`` of a row: the column's head and unit.
-        labels: the cells on the left of a row's line.
-        column_of: of which column a row is; rows of others are left out.
+    ``columns`` are the head and unit by ``column_of`` of a row; rows of others are left out.
+    ``labels`` are the cells on the left of a row's line.
     """
     lines: dict[tuple[str, ...], dict[str, str]] = {}
     for row in rows:
@@ -215,7 +211,7 @@ def to_terminal(tables: Sequence[Table], console: Console) -> None:
 
 
 def split_table(table: Table, width: int) -> list[Table]:
-    """Split a table into parts of at most so many characters, each with the labels."""
+    """Return the parts of a table, each with the labels and at most so many characters wide."""
     sizes = []
     for i, column in enumerate(table.columns):
         cells = [column, *(row[i] for row in table.rows)]
@@ -243,7 +239,7 @@ def split_table(table: Table, width: int) -> list[Table]:
 
 
 def to_markdown(tables: Sequence[Table]) -> str:
-    """Format tables as Markdown."""
+    """Return tables as Markdown."""
     parts = []
     for table in tables:
         rule = ["---:" if column else "---" for column in table.columns]

@@ -73,8 +73,9 @@ class EvalTask:
     """One policy's samples of one problem set.
 
     Attributes:
-        own_prompts: of samples that answer more than the problem, as of a teacher whose context
-            depends on a completion, what each answers; others are then dropped from the store.
+        own_prompts: what each sample answers, where that is more than the problem, as of a teacher
+        whose
+            context depends on a completion; others are then dropped from the store.
         settings: what else the samples depend on.
     """
 
@@ -96,10 +97,7 @@ class EvalTask:
 
 
 def base_as_rank1_adapter(model: cfg.ModelConfig) -> cfg.ModelConfig:
-    """Model settings for the base model: a rank-1 adapter, which is the identity untrained.
-
-    Raises PolicyError for a model that cannot be read.
-    """
+    """Return settings of the base model: a rank-1 adapter, which is the identity untrained."""
     return replace(
         model,
         train_mode="lora",
@@ -135,7 +133,7 @@ def load_eval_policy(
 
 
 def with_date(model: cfg.ModelConfig, folder: Path) -> cfg.ModelConfig:
-    """The model with a date for a template that reads the clock, so that a folder has one date.
+    """Return the model with a date for a template that reads the clock, one for each folder.
 
     It is ``model.date``, or that of the runs and samples in the folder, or the current one.
     """
@@ -150,7 +148,7 @@ def with_date(model: cfg.ModelConfig, folder: Path) -> cfg.ModelConfig:
 
 
 def deployment_prompts(policy: Policy, problems: Sequence[Problem], *, thinking: bool) -> PromptIds:
-    """The deployment prompt of each problem, without a reference.
+    """Return the deployment prompt of each problem, without a reference.
 
     Raises DataError for text that the chat format reads as a special token: none is skipped.
     """
@@ -238,10 +236,7 @@ def collect_samples(
 def _most_tokens(
     policy: Policy, tasks: Sequence[EvalTask], conversation: cfg.ConversationConfig
 ) -> int:
-    """The most tokens of a prompt and its completion in all tasks, which one server is started for.
-
-    Raises EvalError where a task needs more than the model has.
-    """
+    """The most tokens of a prompt and its completion in all tasks, for which one server starts."""
     most = max(require_context_length(policy, task) for task in tasks)
     if not conversation.is_on:
         return most
@@ -289,7 +284,7 @@ def complete_samples(
     task: EvalTask,
     rows: Sequence[tuple[Problem, int]],
 ) -> list[Completion]:
-    """The completion or the conversation of each (problem, sample)."""
+    """Return the completion or the conversation of each (problem, sample)."""
     return complete(
         engine,
         conversations,
@@ -302,17 +297,14 @@ def complete_samples(
 
 
 def sample_seeds(protocol: SamplingProtocol, rows: Sequence[tuple[Problem, int]]) -> list[int]:
-    """The seed of every (problem, sample); it does not depend on policy, engine or order."""
-    seeds: list[int] = []
-    for problem, sample in rows:
-        seeds.append(derive_seed(protocol.seed, sample, problem.id))
-    return seeds
+    """Return the seed of every (problem, sample); it does not depend on policy, engine or order."""
+    return [derive_seed(protocol.seed, sample, problem.id) for problem, sample in rows]
 
 
 def sample_of(
     policy: Policy, task: EvalTask, problem: Problem, number: int, completion: Completion
 ) -> Rollout:
-    """The rollout of a sample, as it is stored."""
+    """Return the rollout of a sample, as it is stored."""
     prompt = task.asked[problem.id, number]
     rollout = Rollout(number, problem, prompt, completion, "", grade=completion.conversation_grade)
     # With the tag that the prompt opened: else an answer in a thought that was cut off would count.
@@ -354,13 +346,13 @@ def open_task(
 
 
 def conversation_identity(conversation: cfg.ConversationConfig) -> dict[str, Any]:
-    """What determines what answers the turns of a conversation; not how long it may take."""
+    """Return what determines what answers the turns of a conversation; not how long it takes."""
     table = to_table(cfg.Config(conversation=conversation))["conversation"]
     return {name: table[name] for name in ("tools", "environment", "max_turns", "options")}
 
 
 def other_form(prompts: cfg.PromptsConfig, graders: Sequence[str], problem: Problem) -> str:
-    """A line where the student's prompt asks for other answers than graders read; "" elsewhere."""
+    """Return a line where the student's prompt asks for other answers than graders read, or ""."""
     prompt = "\n".join(str(message["content"]) for message in student_chat(prompts, problem))
     # What the problem itself says is not what is asked for.
     return describe_other_form(graders, prompt.replace(problem.problem, ""))
@@ -369,7 +361,7 @@ def other_form(prompts: cfg.PromptsConfig, graders: Sequence[str], problem: Prob
 def fit_to_context(
     policy: Policy, protocol: SamplingProtocol, name: str, prompts: PromptIds, display: Display
 ) -> SamplingProtocol:
-    """The protocol with answers that fit in the context length after a set's longest prompt."""
+    """Return the protocol with answers that fit after the longest prompt of a set."""
     sampling, room = protocol.sampling, tokens_left(policy, prompts)
     if not 0 < room < sampling.max_new_tokens:
         return protocol
@@ -381,7 +373,7 @@ def fit_to_context(
 
 
 def tokens_left(policy: Policy, prompts: Mapping[Any, list[int]]) -> float:
-    """Tokens that fit after the longest prompt; infinite for a model without a limit."""
+    """Return the tokens that fit after the longest prompt; infinite for a model without a limit."""
     return position_limit(policy.base.config) - max(map(len, prompts.values()))
 
 
@@ -405,15 +397,13 @@ def require_context_length(
 
 
 def checkpoint_digest(trained: Path) -> str:
-    """Digest of the weights of an adapter or a model, and of an adapter's shape."""
+    """Return a digest of the weights of an adapter or a model, and of an adapter's shape."""
     # Files in a checkpoint are verified against its checksums.
     checkpoint = trained.parent
     if (checkpoint / SUMS).exists() or (checkpoint / "state.json").exists():
         found = require_checkpoint(checkpoint, trained.name)
-        weights = {}
-        for name, file_digest in found.items():
-            if name.endswith(".safetensors"):
-                weights[name.removeprefix(f"{trained.name}/")] = file_digest
+        names = [name for name in found if name.endswith(".safetensors")]
+        weights = {name.removeprefix(f"{trained.name}/"): found[name] for name in names}
     else:
         with wrap_errors(trained / ADAPTER, PolicyError, "name a folder with an adapter"):
             weights = {ADAPTER: digest_of_file(trained / ADAPTER)}

@@ -55,15 +55,10 @@ def grade(
 ) -> GradedSamples:
     """Grade all samples of a store and write the grades and votes to grades.jsonl.
 
-    Completions that this grader has graded before keep their grades, unless ``again``: calls of a
-    judge cost money and may end otherwise.
-
-    Args:
-        grader: opened from ``grading``.
-
-    Raises:
-        StoreError: samples are missing. ConfigError: the grader is "none". GradingError: the grader
-            failed on all of the first samples, if it shall stop there.
+    Completions that this grader, opened from ``grading``, has graded before keep their grades,
+    unless ``again``: calls of a judge cost money and may end otherwise. Raises StoreError if
+    samples are missing, ConfigError if the grader is "none", and GradingError if it failed on all
+    of the first samples, and shall stop there.
     """
     if isinstance(grader, NoGrader) and PURPOSE not in store.settings:
         raise ConfigError('the grader must not be "none": an evaluation needs grades')
@@ -123,7 +118,7 @@ def _hopeless(graded: GradedSamples, unanswered: Sequence[str]) -> Iterator[str]
 
 
 def grader_identity(grading: GradingConfig) -> dict[str, Any]:
-    """What determines the grades of a text: graders with their modules, weights and options."""
+    """Return what determines the grades of a text: graders with modules, weights and options."""
     table = to_table(Config(grading=grading))["grading"]
     # The code counts, too: a changed function does not keep the grades of the former one.
     code = [code_digest(spec) for spec in grading.grader]
@@ -134,7 +129,7 @@ def grader_identity(grading: GradingConfig) -> dict[str, Any]:
 
 
 def kept_grades(store: Store, identity: Mapping[str, Any]) -> dict[SampleKey, dict[str, Any]]:
-    """The stored grades of this grader of the same rows and texts, without its failures."""
+    """Return the stored grades of this grader of the same rows and texts, without its failures."""
     if store.settings.get("grading") != identity:
         return {}
     stored = store.stored_grades()
@@ -155,10 +150,7 @@ def _grade_others(
     *,
     stops: bool,
 ) -> None:
-    """Grade the samples that have no row, and add their rows.
-
-    Training rows may lack an answer that the grader compares with: they are not graded.
-    """
+    """Grade the samples that have no row, and add their rows."""
     needs_answer = grader_needs_answer(grading)
     # The tags of the model that sampled: grading loads no model.
     tags = [ThoughtTags(**pair) for pair in store.settings.get("conventions", {}).get("tags", ())]
@@ -192,7 +184,6 @@ def _grade_others(
 
 
 def _grade_columns(grade: Grade, *, gives_answers: bool) -> dict[str, Any]:
-    """The columns of grades.jsonl; a reward is left out where the verdict says it."""
     correct = None if grade.reward is None else grade.correct
     columns: dict[str, Any] = {"correct": correct, **grade.columns}
     if gives_answers or grade.answer is not None:
@@ -203,7 +194,7 @@ def _grade_columns(grade: Grade, *, gives_answers: bool) -> dict[str, Any]:
 
 
 def grade_of(row: Mapping[str, Any]) -> Grade:
-    """The grade that a row of grades.jsonl holds; of parts, their rewards."""
+    """Return the grade that a row of grades.jsonl holds; of parts, their rewards."""
     reward = row.get("reward", row["correct"])
     return Grade(
         None if reward is None else float(reward),
@@ -217,7 +208,7 @@ def grade_of(row: Mapping[str, Any]) -> Grade:
 
 
 def graded_samples(store: Store) -> GradedSamples:
-    """The stored grades of a store as arrays, NaN for what has none.
+    """Return the stored grades of a store as arrays, NaN for what has none.
 
     Raises StoreError where grades of a sample are missing.
     """
@@ -304,7 +295,7 @@ def write_summary(graded: Mapping[Path, GradedSamples], folder: Path, display: D
 
 
 def stored_in(folders: Sequence[Path]) -> list[Path]:
-    """Find the evaluations below some folders, the base model's first."""
+    """Return the evaluations below some folders, the base model's first."""
     paths = []
     for folder in folders:
         stores = find_stores(folder)
@@ -316,7 +307,7 @@ def stored_in(folders: Sequence[Path]) -> list[Path]:
 
 
 def policy_names(stores: Sequence[Path]) -> dict[Path, str]:
-    """The policy of every store: its folder's name, or its complete path if two are equal."""
+    """Return the policy of every store: its folder's name, or its path if two are equal."""
     folders = list(dict.fromkeys(store.parent for store in stores))
     names = Counter(folder.name for folder in folders)
     policies = {}
@@ -327,7 +318,7 @@ def policy_names(stores: Sequence[Path]) -> dict[Path, str]:
 
 
 def cast_votes(rows: Sequence[Mapping[str, Any]], k: int, grader: Grader) -> list[int]:
-    """The vote of each row of grades.jsonl: equal answers to one problem share a number.
+    """Return the vote of each row of grades.jsonl: equal answers to one problem share a number.
 
     Correct answers are 0, since each equals the gold answer. A wrong answer gets the number of the
     first wrong answer that it is equal to by the grader, or else a new one. No answer is -1.
@@ -355,7 +346,8 @@ def cast_votes(rows: Sequence[Mapping[str, Any]], k: int, grader: Grader) -> lis
 
 
 def is_repetitive(text: str) -> bool:
-    """Whether fewer than half of the 40-character n-grams of a text's end are distinct (ours).
+    """Return whether fewer than half of the 40-character n-grams of a text's end are distinct
+    (ours).
 
     In mathematics of real models that share is at least 0.9; a paragraph repeated three times has
     0.33.

@@ -34,18 +34,18 @@ class Interval:
     high: float
 
     def points(self, *, sign: bool = False) -> str:
-        """Format in percentage points: ``83.1 [78.9, 87.0]``."""
+        """Return it in percentage points: ``83.1 [78.9, 87.0]``."""
         return self.text("+.1f" if sign else ".1f", 100)
 
     def text(self, form: str, scale: float = 1) -> str:
-        """Format times the scale, by a format specification: ``831 [789, 870]``."""
+        """Return it times the scale, by a format specification: ``831 [789, 870]``."""
         return interval_text(self.mean, self.low, self.high, form, scale)
 
 
 def interval_text(
     mean: float, low: float | None, high: float | None, form: str, scale: float = 1
 ) -> str:
-    """Format a mean with its interval; an end that is None or infinite is "unbounded"."""
+    """Return a mean with its interval; an end that is None or infinite is "unbounded"."""
     ends = []
     for end in (low, high):
         is_known = end is not None and math.isfinite(end)
@@ -159,7 +159,7 @@ def over_seeds(
 
 
 def compare_seeds(before: Float[np.ndarray, "s p"], after: Float[np.ndarray, "_ _"]) -> Interval:
-    """Paired difference ``after - before`` of two methods, with the same seeds and problems."""
+    """Return the paired difference ``after - before`` of two methods, by the same seeds."""
     if before.shape != after.shape:
         raise ValueError(
             f"a paired difference needs the same seeds and problems, "
@@ -186,7 +186,7 @@ def p_value_over_seeds(before: Float[np.ndarray, "s p"], after: Float[np.ndarray
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Adjusted p-values of several tests, in the same order.
+    """Return adjusted p-values of several tests, in the same order.
 
     Source: Holm 1979, "A Simple Sequentially Rejective Multiple Test Procedure".
     """
@@ -230,12 +230,12 @@ def compare_paired(
 
 
 def is_comparable(before: np.ndarray, after: np.ndarray) -> bool:
-    """Whether some problem has a value on both sides, of samples that may be NaN."""
+    """Return whether some problem has a value on both sides, of samples that may be NaN."""
     return len(with_value(mean_of_samples(after) - mean_of_samples(before))) > 0
 
 
 def mean_of_samples(values: np.ndarray) -> Float[np.ndarray, " p"]:
-    """The mean of each row over its values that are not NaN; NaN for a row without any."""
+    """Return the mean of each row over its values that are not NaN; NaN for a row without any."""
     counts = (~np.isnan(values)).sum(axis=1)
     means: np.ndarray
     if (counts == values.shape[1]).all():
@@ -247,7 +247,7 @@ def mean_of_samples(values: np.ndarray) -> Float[np.ndarray, " p"]:
 
 
 def with_value(values: np.ndarray) -> np.ndarray:
-    """The values that are not NaN."""
+    """Return the values that are not NaN."""
     known: np.ndarray = values[~np.isnan(values)]
     return known
 
@@ -304,7 +304,6 @@ def _seeds_differ(values: Float[np.ndarray, "s p"]) -> bool:
 
 
 def _variances(values: Float[np.ndarray, "s p"]) -> tuple[float, float, float]:
-    """V_p, V_s and ν of ``over_seeds``."""
     seeds, problems = values.shape
     v_p = float(values.mean(axis=0).var(ddof=1)) / problems
     v_s = float(values.mean(axis=1).var(ddof=1)) / seeds

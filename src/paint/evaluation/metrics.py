@@ -90,19 +90,19 @@ class GradedSamples:
 
 
 def are_shares(values: np.ndarray) -> bool:
-    """Whether all values but NaN are in [0, 1], which bounds intervals and comparisons."""
+    """Return whether all values but NaN are in [0, 1], which bounds intervals and comparisons."""
     return not bool((values < 0).any() or (values > 1).any())
 
 
 def have_shares(graded: GradedSamples, metric: str) -> bool:
-    """Whether a metric of all samples is in [0, 1]; pass@k and maj@k are."""
+    """Return whether a metric of all samples is in [0, 1]; pass@k and maj@k are."""
     values = graded.sampled.get(metric)
     # pass@k and maj@k are of problems, not samples, and are shares by definition.
     return values is None or are_shares(values)
 
 
 def avg_at_k(verdicts: Bool[np.ndarray, "p k"] | Float[np.ndarray, "p k"]) -> Interval:
-    """Mean over problems of the share of correct samples, in [0, 1] (paper: 'Avg@12').
+    """Return the mean over problems of the share of correct samples, in [0, 1] (paper: 'Avg@12').
 
     Samples and problems without a verdict (NaN) are left out. Raises ValueError where none has one.
     """
@@ -112,7 +112,7 @@ def avg_at_k(verdicts: Bool[np.ndarray, "p k"] | Float[np.ndarray, "p k"]) -> In
 def pass_at_k(
     verdicts: Bool[np.ndarray, "p n"] | Float[np.ndarray, "p n"], k: int
 ) -> Float[np.ndarray, " p"]:
-    """Probability that at least one of k samples is correct, for each problem.
+    """Return the probability that at least one of k samples is correct, for each problem.
 
     The unbiased estimate from n >= k samples, c of them correct: 1 − C(n − c, k) / C(n, k). NaN for
     a problem of which fewer than k samples have a verdict.
@@ -134,7 +134,7 @@ def pass_at_k(
 def maj_at_k(
     votes: Int[np.ndarray, "p k"], correct: Bool[np.ndarray, "p k"]
 ) -> Float[np.ndarray, " p"]:
-    """Probability that the majority vote (-1: none) is right, for each problem; ties are random."""
+    """Return the chance that the majority vote (-1: none) is right, by problem; ties are random."""
 
     def chance(row: Int[np.ndarray, " k"], is_right: Bool[np.ndarray, " k"]) -> float:
         voted = row[row >= 0]  # no answer is no vote
@@ -150,10 +150,7 @@ def maj_at_k(
 
 
 def per_problem(graded: GradedSamples) -> dict[str, Float[np.ndarray, " p"]]:
-    """Metrics of each problem; their means are reported (names: docs/reference/metrics.md).
-
-    A metric is NaN for a problem without a sample that has a value.
-    """
+    """Return metrics of each problem, whose means are reported; NaN without a value."""
     k = graded.correct.shape[1]
     metrics = {name: mean_of_samples(values) for name, values in graded.sampled.items()}
     if graded.votes is not None:
@@ -168,7 +165,7 @@ def per_problem(graded: GradedSamples) -> dict[str, Float[np.ndarray, " p"]]:
 def compute_metrics(
     benchmarks: Mapping[str, GradedSamples], shared: Sequence[str] | None = None
 ) -> dict[str, dict[str, Interval]]:
-    """Interval of every metric, by benchmark and metric; macro averages under "macro".
+    """Return the interval of every metric, by benchmark and metric; of macro averages as "macro".
 
     These are over the benchmarks ``shared`` (None: all), of metrics that all of them have. A
     problem without a value of a metric is left out of it, and a metric without any value is

@@ -65,19 +65,13 @@ class Store:
     @property
     def rows(self) -> list[tuple[Problem, int]]:
         """Every (problem, sample) of the evaluation, ordered by problem."""
-        rows: list[tuple[Problem, int]] = []
-        for problem in self.problems:
-            rows.extend((problem, sample) for sample in range(self.settings["samples"]))
-        return rows
+        numbers = range(self.settings["samples"])
+        return [(problem, sample) for problem in self.problems for sample in numbers]
 
     @property
     def missing(self) -> list[tuple[Problem, int]]:
         """The rows that are not stored yet."""
-        missing: list[tuple[Problem, int]] = []
-        for problem, sample in self.rows:
-            if (problem.id, sample) not in self.written:
-                missing.append((problem, sample))
-        return missing
+        return [(p, sample) for p, sample in self.rows if (p.id, sample) not in self.written]
 
     def add(self, sample: Rollout) -> None:
         """Append a sample, which then survives a kill. Raises StoreError if that fails."""
@@ -126,21 +120,19 @@ class Store:
         return {problem.id: problem for problem in self.problems}
 
     def graded_digest(self, sample: Rollout) -> str:
-        """Digest of what a grade is of, as stored with it: the problem's row and the completion."""
+        """Return a digest of what a grade is of: the problem's row and the completion."""
         # All fields of the row: a grader of the user's own may read any of them.
         row = to_row(sample.problem)
         return storage.digest(json.dumps(row, sort_keys=True), sample.text)[:16]
 
     def stored_grades(self) -> dict[SampleKey, dict[str, Any]]:
-        """The rows of grades.jsonl by problem and sample; {} before the first grading."""
-        grades: dict[SampleKey, dict[str, Any]] = {}
+        """Return the rows of grades.jsonl by problem and sample; {} before the first grading."""
         hint = f"`paint grade {self.folder}` writes it again"
-        for row in storage.read_growing_jsonl(self.folder / GRADES, hint):
-            grades[key_of(row)] = row
-        return grades
+        rows = storage.read_growing_jsonl(self.folder / GRADES, hint)
+        return {key_of(row): row for row in rows}
 
     def graded(self) -> list[tuple[Rollout, dict[str, Any]]]:
-        """The samples of ``rows``, in order, each with its row of grades.jsonl.
+        """Return the samples of ``rows``, in order, each with its row of grades.jsonl.
 
         Raises StoreError where a sample has none, or one of another text or row.
         """
@@ -173,12 +165,9 @@ def open_store(
 ) -> Iterator[Store]:
     """Open the store in a folder, or create it.
 
-    Args:
-        prompts: token ids of what each sample answers.
-        replaces: drop samples of other prompts, which are refused otherwise.
-
-    Raises StoreError for other settings, CorruptFileError for a file that was changed, and
-    FolderInUse where another process uses it.
+    ``prompts`` are token ids of what each sample answers; ``replaces`` drops samples of other
+    prompts, which are refused otherwise. Raises StoreError for other settings, CorruptFileError for
+    a file that was changed, and FolderInUse where another process uses it.
     """
     with wrap_errors(folder, StoreError, "name another place (--output-dir)"):
         folder.mkdir(parents=True, exist_ok=True)
@@ -223,22 +212,20 @@ def reopen_store(folder: Path, *, waiting: Callable[[str], None] | None = None) 
 
 
 def stored_samples(folder: Path) -> set[SampleKey]:
-    """The problems' ids and numbers of the samples that a store holds; none where there is none."""
+    """Return the problems' ids and numbers of the samples that a store holds."""
     return {key_of(row) for _, row in _rows(folder)}
 
 
 def recorded_engines(folders: Iterable[Path]) -> set[str]:
-    """The engines that sample for those of these folders that are stores."""
+    """Return the engines that sample for those of these folders that are stores."""
     return {evaluation_workspace(folder).recorded_engine() for folder in folders} - {""}
 
 
 def find_stores(folder: Path) -> list[Path]:
-    """Find the evaluations below a folder, itself included, at any depth; sorted.
+    """Return the evaluations below a folder, itself included, at any depth; sorted.
 
-    Samples of another purpose count where the folder itself holds them.
-
-    Raises StoreError for a store whose completions are lost: without them, a policy would be
-    missing in tables.
+    Samples of another purpose count where the folder itself holds them. Raises StoreError for a
+    store whose completions are lost: without them, a policy would be missing in tables.
     """
     stores, top = [], folder.resolve()
     # Policies are named after folders, and "." has no name.
@@ -268,12 +255,12 @@ def read_settings(folder: Path) -> dict[str, Any]:
 
 
 def problem_digest(problem: Problem) -> str:
-    """Digest of what makes two problems the same: id, text and right answers."""
+    """Return a digest of what makes two problems the same: id, text and right answers."""
     return storage.digest(problem.id, problem.problem, *problem.answers)
 
 
 def evaluation_workspace(folder: Path) -> Workspace:
-    """The settings and samples of a store, as a folder that grows."""
+    """Return the settings and samples of a store, as a folder that grows."""
     hint = f"put it back as it was, or move {folder} away and repeat the command"
     return Workspace(folder, COMPLETIONS, "samples", StoreError, hint)
 
@@ -287,12 +274,11 @@ def _opened(folder: Path) -> Store:
 
 
 def key_of(row: Mapping[str, Any]) -> SampleKey:
-    """What identifies the sample of a row of completions.jsonl or grades.jsonl."""
+    """Return what identifies the sample of a row of completions.jsonl or grades.jsonl."""
     return row["problem_id"], row["sample"]
 
 
 def _rows(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Iterate over the rows of all stored samples with their places, in order of completion."""
     workspace = evaluation_workspace(folder)
     for number, row in enumerate(workspace.rows(), start=1):
         place = f"{workspace.rows_path} line {number}"

@@ -31,7 +31,7 @@ ByPolicy = Mapping[str, Mapping[str, GradedSamples]]  # graded samples by policy
 
 
 def summary_report(graded: ByPolicy) -> Report:
-    """The rows and tables of an evaluation.
+    """Return the rows and tables of an evaluation.
 
     Raises StoreError for policies with different problems in a benchmark.
     """
@@ -65,7 +65,7 @@ def summary_report(graded: ByPolicy) -> Report:
 
 
 def main_metric(graded: ByPolicy) -> str:
-    """What policies are compared by: the mean reward where a grader gives numbers, or Avg@k."""
+    """Return what policies are compared by: the mean reward of numbers, or else Avg@k."""
     return "reward" if _have_rewards(graded) else "avg_at_k"
 
 
@@ -77,12 +77,11 @@ def _without_zeros(rows: Sequence[Measurement]) -> list[Measurement]:
 
 
 def _has_right(graded: ByPolicy) -> bool:
-    """Whether a sample may count as right: without a reward of 1, shares of right ones are 0."""
     return any(part.has_right for part in _parts(graded)) or not _have_rewards(graded)
 
 
 def summary_rows(graded: ByPolicy) -> list[Measurement]:
-    """Metrics, counts of reasons, and differences to the first policy.
+    """Return metrics, counts of reasons, and differences to the first policy.
 
     Where no reward is 1, Avg@k, maj@k and pass@k are 0 whatever was measured, and left out.
     """
@@ -113,7 +112,7 @@ def summary_rows(graded: ByPolicy) -> list[Measurement]:
 
 
 def difference_rows(graded: ByPolicy) -> list[Measurement]:
-    """The paired differences to the first policy, of each benchmark and of the mean over all.
+    """Return the paired differences to the first policy, of each benchmark and of their mean.
 
     Rewards outside of [0, 1] are not compared, and different problems are refused (StoreError).
     """
@@ -154,7 +153,7 @@ def difference_rows(graded: ByPolicy) -> list[Measurement]:
 
 
 def shared_benchmarks(graded: ByPolicy) -> list[str]:
-    """The benchmarks that all policies have."""
+    """Return the benchmarks that all policies have."""
     first, *others = graded.values()
     return [name for name in first if all(name in other for other in others)]
 
@@ -190,7 +189,6 @@ def _score_columns(
 
 
 def _reasons(rows: Sequence[Measurement]) -> Table:
-    """Counts of the most common reasons of verdicts; empty where there is one alone."""
     counted = select_rows(rows, metric="reason", group=...)
     totals = Counter[str]()
     for row in counted:
@@ -224,7 +222,6 @@ def _differences(rows: Sequence[Measurement], score: str) -> Table:
 
 
 def _ungraded_note(graded: ByPolicy) -> str:
-    """How a title counts the problems without a graded sample; "" without any."""
     asked: set[tuple[str, str]] = set()
     left_out: set[tuple[str, str]] = set()
     for benchmarks in graded.values():

@@ -66,7 +66,7 @@ class Validation:
     at_once: int  # samples in a batch over all ranks
 
     def tasks(self, step: int) -> list[EvalTask]:
-        """The evaluations of a step's checkpoint; step 0 is the student before training."""
+        """Return the evaluations of a step's checkpoint; step 0 is the student before training."""
         name = step_folder(Path(), step).name
         trained = trained_in(self.run / "checkpoints" / name, self.policy.tuning) if step else None
         folder = self.run / "validation" / name
@@ -250,11 +250,7 @@ def generate_batch(
 
 
 def tracker_metrics(graded: GradedSamples, intervals: Mapping[str, Interval]) -> dict[str, float]:
-    """The metrics of a validation for the trackers.
-
-    Args:
-        intervals: of its metrics by name; empty where no sample has a reward.
-    """
+    """Return the metrics of a validation for the trackers; ``intervals`` are theirs by name."""
     metrics: dict[str, float] = {}
     scores = ["avg_at_k"] if graded.rewards is None else ["reward", "avg_at_k"]
     for name in scores:

@@ -34,8 +34,7 @@ class Grade:
         feedback: a longer text on the completion: failed tests, a judge's remarks.
         parts: of several graders, the grade of each by its name. The first that gave a reward
             decides what is right.
-        answer: what was read as the completion's answer. Where grades have answers, equal ones of
-            a problem are votes for one answer (maj@k).
+        answer: what was read as the answer. Equal answers of a problem are votes for one (maj@k).
         metrics: further numbers of the completion, by the name that their mean has in tables and in
             metrics.jsonl.
     """
@@ -59,10 +58,7 @@ class Grade:
 
     @property
     def correct(self) -> bool:
-        """True if the reward is 1; of several graders, the reward of the first that gave one.
-
-        False where the grader, or one of several, has failed.
-        """
+        """Whether the reward is 1; of several graders, the reward of the first that gave one."""
         if self.failed:
             return False
         for part in self.parts.values():
@@ -84,9 +80,8 @@ class Grade:
 
     @property
     def comment(self) -> str:
-        """What was said of the completion: the feedback, or why it is not right.
-
-        Empty where the grader failed. Without a reward it is the feedback alone.
+        """What was said of the completion: the feedback, or why it is not right; "" after a
+        failure.
         """
         if self.failed:
             return ""
@@ -101,8 +96,7 @@ class RowCheck:
 
     Attributes:
         fault: why it can grade no completion of the row; "" where it can.
-        note: a class of rows that are graded in another way than the rest, in words that follow a
-            number of rows ("is judged ..."); "" for none.
+        note: how the row is graded unlike the rest, in words that follow a number of rows.
     """
 
     fault: str = ""
@@ -129,45 +123,45 @@ class Grader(Protocol):
     """Grades many completions at once; a context manager that may hold processes.
 
     Attributes:
-        gives_answers: True where the reward says whether an answer is right: each reward is 1 or 0,
-            and each grade has the answer, or None where the completion has none.
-        unanswered: of a grader without answers, the reasons of a grade by which the completion
-            holds nothing that it reads.
+        gives_answers: whether each reward is 1 or 0 and says whether the answer is right, and each
+        grade
+            has the answer, or None where the completion has none.
+        unanswered: of a grader without answers, the reasons by which a completion has none.
     """
 
     gives_answers: bool = False
     unanswered: Sequence[str] = ()
 
     def grade(self, items: Sequence[Item]) -> Sequence[Grade]:
-        """The grades in the order of the items."""
+        """Return the grades in the order of the items."""
         ...
 
     def equal(self, pairs: Sequence[tuple[str, str]]) -> Sequence[bool]:
-        """Whether the two answers of each pair are equal, beyond the same text."""
+        """Return whether the two answers of each pair are equal, beyond the same text."""
         return [False] * len(pairs)
 
     def unreadable(self, gold: str) -> str:
-        """Why a gold answer cannot be read, so that other spellings are wrong; "" if it can."""
+        """Return why a gold answer cannot be read, so that other spellings are wrong; or ""."""
         return ""
 
     def take_cost(self) -> Cost:
-        """What the calls since the last ``take_cost`` took; zero where no function is called."""
+        """Return what the calls since the last ``take_cost`` took; zero where none is made."""
         return Cost()
 
     def describe(self) -> str:
-        """What a user should know of it at the start, in one line; "" for nothing."""
+        """Return what a user should know of it at the start, in one line; "" for nothing."""
         return ""
 
     def warning(self) -> str:
-        """What of it is likely wrong on this machine, in one line; "" for nothing."""
+        """Return what of it is likely wrong on this machine, in one line; "" for nothing."""
         return ""
 
     def lacks(self, row: Mapping[str, Any]) -> str:
-        """What a problem's row lacks for it, for a message; "" for nothing."""
+        """Return what a problem's row lacks for it, for a message; "" for nothing."""
         return ""
 
     def check_rows(self, rows: Sequence[Mapping[str, Any]]) -> Sequence[RowCheck]:
-        """What is found of each row by its own solution, where the grader can try that."""
+        """Return what is found of each row by its own solution, where the grader can try that."""
         return [RowCheck()] * len(rows)
 
     def close(self) -> None:
@@ -190,12 +184,8 @@ def require_some_grade(
 ) -> None:
     """Raise GradingError if grading failed on every completion, or said nothing of any.
 
-    Args:
-        grades: of the completions that were graded.
-        ids: of the problem of each.
-        who: graded, such as "the grader math", or the environment of conversations.
-        place: what the message begins with.
-        go_on: how the work continues, for the message.
+    ``ids`` are those of the completions' problems, ``who`` graded them, ``place`` begins the
+    message, and ``go_on`` says how the work continues.
     """
     if not grades or any(grade.reward is not None or grade.comment for grade in grades):
         return
@@ -220,10 +210,7 @@ def require_some_grade(
 
 
 def describe_failures(grades: Sequence[Grade], ids: Sequence[str]) -> str:
-    """On how many completions the grader failed, and why on the first; "" where on none.
-
-    ``ids`` are those of their problems.
-    """
+    """Return on how many completions the grader failed, and why on the first; "" where on none."""
     failed = [i for i, grade in enumerate(grades) if grade.failed]
     if not failed:
         return ""

@@ -38,13 +38,13 @@ FORMS = {"math": r"\boxed", "code": "```"}
 
 
 def needs_answer(grader: str) -> bool:
-    """True if the grader of this name compares with a gold answer."""
+    """Return whether the grader of this name compares with a gold answer."""
     # A function of the user's own may need none.
     return grader in WITH_ANSWER
 
 
 def describe_other_form(graders: Sequence[str], prompt: str) -> str:
-    """A line where a prompt asks for another form of answers than graders read; "" elsewhere."""
+    """Return a line where a prompt asks for another form of answers than graders read, or ""."""
     read = {name: FORMS[name] for name in graders if name in FORMS}
     asked = [form for form in FORMS.values() if form in prompt]
     if not read or not asked or any(form in asked for form in read.values()):
@@ -77,19 +77,17 @@ def open_grader(grading: GradingConfig) -> Grader:
 
 
 def grade_items(grader: Grader, items: Sequence[Item], *, needs_answer: bool) -> list[Grade]:
-    """The grade of each completion; one that lacks a needed gold answer has no reward."""
+    """Return the grade of each completion; one that lacks a needed gold answer has no reward."""
     grades = iter(grader.grade([item for item in items if item.gold or not needs_answer]))
     ungraded = Grade(None, "no answer")
     return [next(grades) if item.gold or not needs_answer else ungraded for item in items]
 
 
 def short_names(graders: Sequence[str]) -> list[str]:
-    """Names of graders in metrics: of module:name the name, if no other grader has it."""
+    """Return names of graders in metrics: of module:name the name, if no other grader has it."""
     short = [grader.rpartition(":")[2] for grader in graders]
-    names: list[str] = []
-    for name, grader in zip(short, graders, strict=True):
-        names.append(name if short.count(name) == 1 else grader)
-    return names
+    named = zip(short, graders, strict=True)
+    return [name if short.count(name) == 1 else grader for name, grader in named]
 
 
 def find_grader(
@@ -102,7 +100,7 @@ def find_grader(
     attempts: int = 3,
     table: Mapping[str, Any] = NO_OPTIONS,
 ) -> Grader:
-    """The grader of a name.
+    """Return the grader of a name.
 
     Args:
         grader: a name of GRADERS, or "module:name" of a function.
@@ -112,8 +110,7 @@ def find_grader(
         concurrency, timeout, attempts: of an async function (paint.grading.functions.AsyncCalls).
         table: the options of the function (``grading.options``).
 
-    Raises:
-        ConfigError: there is no such grader, or it is not callable.
+    Raises ConfigError if there is no such grader, or it is not callable.
     """
     match grader:
         case "math":
@@ -150,7 +147,7 @@ def find_grader(
 
 
 def code_digest(grader: str) -> str:
-    """Digest of the code of a grader of the user's own, and of its module."""
+    """Return a digest of the code of a grader of the user's own, and of its module."""
     if grader in GRADERS:
         return digest("")[:16]
     function = load_object(grader, "grading.grader", GRADERS)
@@ -181,9 +178,9 @@ class EachGrader(Grader):
 class WeightedGrader(Grader):
     """Grades by several graders: the reward is the weighted sum of theirs (as in TRL's GRPO).
 
-    Grades without a reward do not count in the sum. The grader has failed where one of them has,
-    and then there is no sum. ``graders`` are by the name that metrics have; the first that gives a
-    reward decides what is right.
+    Grades without a reward do not count in the sum, and there is none where one grader has failed.
+    ``graders`` are by the name that metrics have; the first that gives a reward decides what is
+    right.
     """
 
     def __init__(self, graders: Mapping[str, Grader], weights: Sequence[float]) -> None:
@@ -192,17 +189,12 @@ class WeightedGrader(Grader):
 
     def grade(self, items: Sequence[Item]) -> list[Grade]:
         columns = [grader.grade(items) for grader in self._graders.values()]
-        sums: list[Grade] = [
-            self._sum(dict(zip(self._graders, row, strict=True)))
-            for row in zip(*columns, strict=True)
-        ]
-        return sums
+        rows = zip(*columns, strict=True)
+        return [self._sum(dict(zip(self._graders, row, strict=True))) for row in rows]
 
     def _sum(self, parts: Mapping[str, Grade]) -> Grade:
-        rewards = []
-        for weight, part in zip(self._weights, parts.values(), strict=True):
-            if part.reward is not None:
-                rewards.append(weight * part.reward)
+        weighted = zip(self._weights, parts.values(), strict=True)
+        rewards = [weight * p.reward for weight, p in weighted if p.reward is not None]
         failed = {name: part for name, part in parts.items() if part.failed}
         reasons = [f"{name}: {part.reason}" for name, part in (failed or parts).items()]
         feedback = [part.feedback for part in parts.values() if part.feedback]
@@ -228,15 +220,13 @@ class WeightedGrader(Grader):
         return next(filter(None, (g.unreadable(gold) for g in self._graders.values())), "")
 
     def describe(self) -> str:
-        lines = [grader.describe() for grader in self._graders.values()]
-        return "; ".join(filter(None, lines))
+        return "; ".join(filter(None, (g.describe() for g in self._graders.values())))
 
     def warning(self) -> str:
-        lines = [grader.warning() for grader in self._graders.values()]
-        return "; ".join(filter(None, lines))
+        return "; ".join(filter(None, (g.warning() for g in self._graders.values())))
 
     def lacks(self, row: Mapping[str, Any]) -> str:
-        return next(filter(None, (grader.lacks(row) for grader in self._graders.values())), "")
+        return next(filter(None, (g.lacks(row) for g in self._graders.values())), "")
 
     def check_rows(self, rows: Sequence[Mapping[str, Any]]) -> list[RowCheck]:
         columns = [grader.check_rows(rows) for grader in self._graders.values()]
@@ -267,18 +257,16 @@ class NoGrader(Grader):
 
 
 def exact(item: Item) -> Grade:
-    """Reward 1 where the last box, or the complete text without one, is a gold answer."""
+    """Return reward 1 where the last box, or the complete text without one, is a gold answer."""
     written = split_thought(item.text, item.tags).answer
     if written is None:
         return Grade(0.0, "unclosed thought")
-    answer = boxed(written)
-    if answer is None:
-        answer = written
+    answer = boxed(written) or written
     return _compared(answer.strip() in map(str.strip, _golds(item)))
 
 
 def choice(item: Item) -> Grade:
-    """Reward 1 where the chosen letter is a gold one (strictgrade.choice)."""
+    """Return reward 1 where the chosen letter is a gold one (strictgrade.choice)."""
     letters = []
     for gold in _golds(item):
         named = named_letters(gold)
@@ -293,9 +281,7 @@ def choice(item: Item) -> Grade:
 
 
 def _golds(item: Item) -> Sequence[str]:
-    if isinstance(item.gold, str):
-        return [item.gold]
-    return item.gold
+    return [item.gold] if isinstance(item.gold, str) else item.gold
 
 
 def _compared(is_equal: bool) -> Grade:

@@ -23,8 +23,7 @@ class MathGrader(Grader):
     box is the answer. The metric ``lenient_accuracy`` is of the last box anywhere.
 
     ``deadline`` is the processor time of a pair in seconds, from 0.01 to a day. ``workers`` is by
-    default the number of cores. Raises PaintError when a worker cannot be started. For one thread
-    at a time.
+    default the number of cores. For one thread at a time.
     """
 
     gives_answers = True

@@ -67,18 +67,12 @@ class Pool:
         )
 
     def start(self) -> None:
-        """Import the function in a process of its own, while others go on.
-
-        Raises PaintError when it cannot be started.
-        """
+        """Import the function in a process of its own, while others go on."""
         with worker_errors():
             self._pool.start()
 
     def call(self, calls: Sequence[Arguments]) -> list[CallResult]:
-        """The results in the order of the calls.
-
-        Raises PaintError when a worker cannot be started.
-        """
+        """Return the results in the order of the calls. Raises PaintError if no worker starts."""
         with worker_errors():
             found = self._pool.call(calls)
         results = []
@@ -91,7 +85,6 @@ class Pool:
         return results
 
     def close(self) -> None:
-        """End all processes."""
         self._pool.close()
 
 
@@ -105,7 +98,7 @@ def worker_errors() -> Iterator[None]:
 
 
 def open_function(name: str, table: Mapping[str, Any]) -> Callable[..., dict[str, Any]]:
-    """A user's function with its options, whose calls return the fields of a CallResult."""
+    """Return a user's function with its options, whose calls return the fields of a CallResult."""
     function = bind_options(_load(name), table, "grading.options", "grading.grader")
 
     def call(*arguments: Any) -> dict[str, Any]:
@@ -154,7 +147,7 @@ def _load(function: str) -> Callable[..., Any]:
 
 
 def to_plain(value: Any) -> Any:
-    """A value that JSON has no form of: a dataclass, or a number or an array of numpy or torch.
+    """Return a dataclass, or a number or array of numpy or torch, as JSON takes it.
 
     An array is {ARRAY: nested lists, "shape": its lengths}; anything else is {UNREADABLE: its type,
     "hint": what to do}.

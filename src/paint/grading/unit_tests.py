@@ -62,10 +62,8 @@ class Failure(NamedTuple):
 class Trial(NamedTuple):
     """What a row's own solution says of its tests.
 
-    Attributes:
-        place: "apart" from the code or "beside" it, where the solution passes; "unproven" without a
-            solution.
-        fault: why the row can judge no completion; "" where it can.
+    ``place`` is "apart" from the code or "beside" it, where the solution passes, or "unproven"
+    without a solution; ``fault`` is why the row can judge no completion.
     """
 
     place: str
@@ -142,7 +140,6 @@ class CodeGrader(Grader):
         return [RowCheck(trial.fault, NOTES[trial.place]) for trial in self._try_rows(rows)]
 
     def _job(self, row: Mapping[str, Any]) -> Job:
-        """What a row gives to the job of a completion."""
         fields = {name: str(row.get(name, "")) for name in ("problem", "entry_point")}
         return {"tests": tests_of(row, self.options.tests_field), **fields}
 
@@ -178,7 +175,6 @@ class CodeGrader(Grader):
         return [trials[key] for key in keys]
 
     def _run(self, jobs: Sequence[Job]) -> list[Outcome]:
-        """The outcomes of jobs. Raises PaintError if no process can be started."""
         with worker_errors():
             return self._sandboxes.run(jobs)
 
@@ -202,7 +198,6 @@ class CodeGrader(Grader):
         self._sandboxes.close()
 
     def _to_grade(self, outcome: Outcome) -> Grade:
-        """The grade of a job's events."""
         if not outcome.has_begun:
             return Grade(0.0, "the process of the tests could not be started", failed=True)
         tests: list[str] = []
@@ -240,7 +235,6 @@ class CodeGrader(Grader):
         return self._graded(passed, len(tests), failures)
 
     def _failure(self, test: str, kind: str, said: str, outcome: Outcome) -> Failure:
-        """What failed; where the code's process has ended, with the reason of its end."""
         if kind == "ended":
             ended_by, why = _ended_by(outcome.code_status, self.options.memory_mb)
             return Failure(test, ended_by or kind, why or said)
@@ -261,7 +255,7 @@ class CodeGrader(Grader):
 
 
 def tests_of(row: Mapping[str, Any], field: str) -> str:
-    """The tests of a row as one text; "" where it has none."""
+    """Return the tests of a row as one text; "" where it has none."""
     tests = row.get(field)
     if isinstance(tests, list | tuple):
         tests = "\n".join(map(str, tests))
@@ -269,10 +263,7 @@ def tests_of(row: Mapping[str, Any], field: str) -> str:
 
 
 def _ended_by(status: int, memory_mb: int) -> tuple[str, str]:
-    """What ended a process of this status, in few words and as a sentence; "" if it is not known.
-
-    ``memory_mb`` is its limit.
-    """
+    """What ended a process, in few words and as a sentence; "" if it is not known."""
     match -os.waitstatus_to_exitcode(status):
         case signal.SIGXCPU | signal.SIGKILL:
             return "time limit", LATE
@@ -287,7 +278,6 @@ def _ended_by(status: int, memory_mb: int) -> tuple[str, str]:
 
 
 def _ways_to_try(job: Job, solution: str) -> list[Job]:
-    """The jobs by which a row is tried, one after the other until something is found."""
     unproven = {**job, "answer": "", "place": "unproven"}
     answer = split_thought(solution).answer or ""
     if not answer.strip():
