@@ -1,7 +1,6 @@
 """Advice before training: slopes, places, resumption, and when there is none."""
 
 import math
-import shutil
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import replace
@@ -12,12 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-import paint
 from conftest import logits_alone, move
-from paint.config.schema import Config, ConfigError
+from paint.config.schema import Config
 from paint.core.display import Display
 from paint.core.extensions import spec_of
-from paint.core.storage import CorruptFileError
 from paint.data.contexts import Contexts
 from paint.data.problems import Problem, read_problems
 from paint.evaluation.frame import Report, select_rows
@@ -32,7 +29,6 @@ from paint.lab.advise import (
     advise,
     advise_on,
     agreed_wrong,
-    context_options,
     gap_lines,
     metrics_of,
     student_metrics,
@@ -45,7 +41,6 @@ from paint.lab.context_scores import (
     rollout_metrics,
     score,
 )
-from paint.lab.viewer.show import tables_data
 from paint.models.policy import Policy
 from paint.objective.divergences import FORWARD_KL, REVERSE_KL, Divergence
 from paint.resolve.check import check_config
@@ -108,15 +103,6 @@ def test_advise_report_has_every_context(folder: Path) -> None:
     assert masked["other"] > 0  # as the recipe's own is
 
 
-def test_advise_page_draws_the_rows_of_the_report(folder: Path) -> None:
-    report = report_in(folder)
-    [page] = tables_data([folder])["reports"]
-    drawn = page["charts"][0]["rows"]
-    rows = select_rows(report.rows, metric="accuracy_gradient")
-    assert drawn == {r.policy: {"mean": r.mean, "low": r.low, "high": r.high} for r in rows}
-    assert page["lines"] == report.lines
-
-
 def test_advise_scores_feedback_and_its_control(tmp_path: Path) -> None:
     rollout = {"max_new_tokens": 60, "temperature": 1.5}
     grading = {"grader": "first_error:grade"}
@@ -157,22 +143,6 @@ def test_advise_answers_are_of_the_prompts_that_training_shows(
         mean = row_of(report, policy=name, metric="avg_at_k").mean
         assert mean == pytest.approx(np.mean(accuracy[name]))
         assert gain == pytest.approx(mean - student)
-
-
-def test_advise_changed_rollouts_are_refused(folder: Path, tmp_path: Path) -> None:
-    shutil.copytree(folder, tmp_path / "changed")
-    path = tmp_path / "changed/student/completions.jsonl"
-    path.write_text(path.read_text().replace('"truncated": false', '"truncated": true', 1))
-    with pytest.raises(CorruptFileError, match=f"{path} is not the file that was written"):
-        advised(tmp_path / "changed", problems=4)
-
-
-def test_advise_other_sampling_in_folder_is_refused(folder: Path) -> None:
-    other = DEMO.changed("rollout", temperature=0.7)
-    with pytest.raises(
-        StoreError, match=r"(?s)other settings:\n  temperature: 1\.1 -> 0\.7\n.*--output-dir"
-    ):
-        advised(folder, other, problems=2, samples=2, sources=("solution",))
 
 
 def test_advise_on_stored_rollouts_finds_the_same(folder: Path, tmp_path: Path) -> None:
@@ -243,35 +213,6 @@ def test_train_first_step_has_the_divergences_that_advice_measured(
     for i, row in enumerate(rows):
         assert found[i]["mask_ratio"] == row["mask_ratio"]
         assert found[i]["kl"] == pytest.approx(float(tokens[i]["kl"].sum()), rel=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("options", "match"),
-    [
-        ({"problems": 0}, "problems must be an integer from 1"),
-        ({"samples": 1}, "samples must be an integer from 2"),
-        ({"ratios": (0.5, 0.5)}, "distinct"),
-        ({"ratios": (1.0,)}, r"in \[0, 1\)"),
-        ({"ratios": ()}, r"at least one, got \[\]"),
-        ({"contexts": ("other", "other")}, "must be distinct"),
-        ({"data": {"path": ""}}, r"data\.path is not set"),
-        ({"train": {"method": "sft"}}, "has no teacher"),
-        ({"rollout": {"engine": "stored", "stored": "a"}, "answers": True}, "leave out --answers"),
-        ({"conversation": {"environment": spec_of(Once)}, "answers": True}, "single turns"),
-    ],
-)
-def test_advise_bad_option_is_refused(options: dict[str, Any], match: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=match):
-        paint.advise("demo-paint", output_dir=tmp_path, **options)
-    assert not any(tmp_path.iterdir())
-
-
-def test_context_options_have_every_ratio_of_sources_that_are_masked() -> None:
-    options = context_options(DEMO.context, ("solution", "none", "answer"), (0.0, 0.25))
-    assert list(options) == ["recipe", "solution@0", "solution@0.25", "none", "answer"]
-    quarter = options["solution@0.25"]
-    assert (quarter.mask_ratio_wrong, quarter.mask_ratio_correct) == (0.25, 0.25)
-    assert (options["answer"].source, options["answer"].mask_ratio_wrong) == (("answer",), 0.0)
 
 
 def rollout(policy: Policy, problem: Problem, text: str, reward: float, row: int = 0) -> Rollout:
@@ -516,14 +457,6 @@ def test_gap_lines_say_first_whether_the_teacher_answers_better(
         assert line.startswith(start)
 
 
-def test_gap_lines_of_truncated_answers_name_the_limit_not_the_wording() -> None:
-    found = answered_as(student=[1, 2], recipe=[1, 2])
-    cut = np.ones_like(found["recipe"].truncated)
-    [line] = gap_lines(found["student"], {"recipe": replace(found["recipe"], truncated=cut)})
-    assert "rollout.max_new_tokens" in line
-    assert "prompts.teacher" not in line
-
-
 def of_gradient(gradient: float, **changes: Any) -> ContextMetrics:
     """What 40 problems say that nearly agree."""
     noise = np.random.default_rng(int(1000 * gradient)).uniform(-0.01, 0.01, 40)
@@ -571,17 +504,6 @@ def test_advise_on_recommends_only_what_intervals_tell(
     assert len(lines) == len(expected)
     for line, part in zip(lines, expected, strict=True):
         assert part in line
-
-
-def test_advise_on_few_problems_says_that_they_have_no_interval() -> None:
-    def lines_of(problems: int) -> list[str]:
-        few = {name: values[:problems] for name, values in of_gradient(0.3).items()}
-        return advise_on(STUDENT, {"recipe": few})
-
-    [line] = lines_of(9)
-    assert line.startswith("no advice: ")
-    assert "9 problems are too few for an interval; take more --problems" in line
-    assert "interval" not in " ".join(lines_of(10))
 
 
 def test_advise_on_student_without_right_answers_is_sft_first() -> None:

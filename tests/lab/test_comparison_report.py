@@ -1,6 +1,5 @@
 """Tables and plots of an experiment: every figure is computed from the results."""
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -23,10 +22,8 @@ from paint.evaluation.intervals import (
 )
 from paint.lab.checkpoint_results import (
     CheckpointResult,
-    append_results,
     by_run,
     evaluation_name,
-    read_results,
     shares,
 )
 from paint.lab.comparison_report import (
@@ -162,12 +159,6 @@ def test_comparison_settings_leave_out_what_defines_the_recipes() -> None:
 OF_RECIPES = {("base", 0), ("few", 2), ("many", 8)}
 
 
-def test_comparison_tables_have_the_settings_that_differ() -> None:
-    layout = Layout("", ["never", "many", "few"])
-    settings = comparison_report(layout, RESULTS).tables[2]
-    assert settings.rows == [[name, "train.steps: 2 -> 8"] for name in ("never", "many")]
-
-
 def test_comparison_tables_have_every_row_in_its_column() -> None:
     layout = Layout("", ["never", "many", "few"])
     main, pairs, _, seeds, *_ = comparison_report(layout, RESULTS).tables
@@ -213,36 +204,6 @@ def test_comparison_report_of_a_sweep_names_the_best_row_and_that_it_was_chosen(
     assert comparison_report(alone, RESULTS).lines == []
 
 
-def test_comparison_report_of_a_sweep_with_a_clear_lead_does_not_doubt_it() -> None:
-    results = [
-        replace(r, problems=[str(n) for n in range(12)], right=[*r.right[:1]] * 12) for r in RESULTS
-    ]
-    layout = Layout("", ["off", "many"], is_sweep=True)
-    [line] = comparison_report(layout, results).lines
-    assert line.startswith("Best Avg@4: many, ")
-    assert "0 is in the interval" not in line
-
-
-def test_comparison_report_of_a_sweep_without_a_best_row_names_none() -> None:
-    twin = [replace(r, run="twin") for r in RESULTS if r.run == "few"]
-    layout = Layout("", ["off", "twin", "few"], is_sweep=True)
-    [line] = comparison_report(layout, [*RESULTS, *twin]).lines
-    assert line.startswith("No row is best: twin, few have the same Avg@4, 75.0")
-
-
-def test_comparison_tables_have_more_than_three_settings_in_a_table_of_their_own() -> None:
-    other = {"learning_rate": 1.0, "batch_size": 2, "weight_decay": 1.0}
-    results = [
-        replace(r, config={"train": {**r.config["train"], **other}}) if r.run == "never" else r
-        for r in RESULTS
-    ]
-    layout = Layout("", ["never", "few"], is_sweep=True)
-    main, _, settings, *_ = comparison_report(layout, results).tables
-    assert "train.learning_rate" not in main.columns
-    names = [row[1].split(":")[0] for row in settings.rows]
-    assert names == [f"train.{n}" for n in ("steps", "batch_size", "learning_rate", "weight_decay")]
-
-
 def test_step_rows_checkpoint_has_score_cost_and_lead() -> None:
     rows = step_rows(LAYOUT, RESULTS)
     end, base = SCORES["few", 2], SCORES["base", 0]
@@ -260,14 +221,6 @@ def test_step_rows_checkpoint_has_score_cost_and_lead() -> None:
         assert interval_of(lead) == compare_seeds(scores, end)
     assert not select_rows(rows, metric=LEAD, group="few", against="few", step=2)
     assert [row.metric for row in select_rows(rows, policy="base")] == ["avg_at_k"]
-
-
-def test_step_tables_have_a_line_for_each_checkpoint() -> None:
-    by_step = comparison_report(LAYOUT, RESULTS).tables[-2]
-    assert by_step.columns[2] == "Avg@4"
-    steps = {"base": "0", "off": "8", "never": "48", "many": "248", "few": "12"}
-    lines = [(name, f"step {step}") for name, numbers in steps.items() for step in numbers]
-    assert [(row[0], row[1]) for row in by_step.rows] == lines
 
 
 def test_step_tables_best_checkpoint_is_marked_as_no_result() -> None:
@@ -338,17 +291,6 @@ def test_save_plot_draws_means_seeds_and_intervals_at_their_values(tmp_path: Pat
         require_line(places, values, 1)
 
 
-@pytest.mark.parametrize("name", ["$\\frac$", "a\x1b[31m <b>"])
-def test_save_plot_name_with_markup_is_drawn_verbatim(name: str, tmp_path: Path) -> None:
-    ends = [r for r in RESULTS if r.run in ("base", "few") and r.is_last]
-    results = [r if r.run == "base" else replace(r, run=name) for r in ends]
-    save_plot(tmp_path / "plot.svg", Layout(name, [name]), results)
-    shown = name.replace("\x1b", "\\x1b").replace("<", "&lt;").replace(">", "&gt;")
-    plot = (tmp_path / "plot.svg").read_text()
-    assert plot.count(f">{shown}</text>") == 2  # title and row
-    assert f">Avg@4: {shown} less the row's, points</text>" in plot
-
-
 def test_results_leave_out_samples_and_problems_that_were_not_graded() -> None:
     base, run = trained("base", 0, 0, [4, 2, 1]), trained("few", 0, 2, [3, 0, 1])
     lacking = replace(run, graded=[3, 0, 2])
@@ -398,19 +340,6 @@ def test_comparison_report_of_a_judge_has_mean_rewards_and_no_share_of_ones() ->
     ]
 
 
-def test_comparison_report_of_rewards_that_reach_one_has_avg_at_k_beside_them() -> None:
-    results = [replace(r, right=plain.right) for r, plain in zip(judged(), RESULTS, strict=True)]
-    main = comparison_report(LAYOUT, results).tables[0]
-    [few] = [row for row in main.rows if row[0] == "few"]
-    places = [main.columns.index(name) for name in ("Mean reward", "Avg@4", "pass@4")]
-    scores = SCORES["few", 2]
-    assert [few[place] for place in places] == [
-        over_seeds(REWARDS["few", 2]).points(),
-        over_seeds(scores).points(),
-        over_seeds((scores > 0).astype(float)).points(),
-    ]
-
-
 def test_comparison_of_rewards_beyond_one_shows_them_and_compares_nothing(tmp_path: Path) -> None:
     layout = Layout("", ["never", "many", "few"], is_sweep=True)
     results = judged(has_shares=False)
@@ -426,21 +355,6 @@ def test_comparison_of_rewards_beyond_one_shows_them_and_compares_nothing(tmp_pa
     assert "rewards beyond 0 and 1 are not compared" in report.lines[0]
     save_plot(tmp_path / "plot.svg", layout, results)
     assert ">Mean reward, hundredths</text>" in (tmp_path / "plot.svg").read_text()
-
-
-def test_results_without_rewards_of_all_rows_are_compared_by_right_samples() -> None:
-    layout = Layout("", ["never", "many", "few"])
-    mixed = [replace(RESULTS[0], rewards=[0.3, 0.4, 0.5]), *RESULTS[1:]]
-    assert comparison_report(layout, mixed) == comparison_report(layout, RESULTS)
-
-
-def test_results_file_without_rewards_is_read(tmp_path: Path) -> None:
-    append_results(tmp_path, RESULTS[:2])
-    path = tmp_path / "results.jsonl"
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    old = [{k: v for k, v in row.items() if k not in ("rewards", "has_shares")} for row in lines]
-    path.write_text("".join(json.dumps(row) + "\n" for row in old))
-    assert read_results(tmp_path) == RESULTS[:2]
 
 
 def test_rewards_of_problems_that_were_not_graded_are_left_out() -> None:

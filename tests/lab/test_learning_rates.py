@@ -195,20 +195,3 @@ def test_advise_rates_of_a_mixture_holds_out_rows_of_each_source(tmp_path: Path)
     trained = json.loads((folder / "1e-3/run/run.json").read_text())["config"]["data"]
     assert trained["weights"] == [1.0, 2.0]
     assert trained["path"] == [str(folder / f"training/{name}.jsonl") for name in left]
-
-
-@pytest.mark.parametrize(
-    ("options", "match"),
-    [
-        ({"rates": [0.0]}, "distinct numbers above 0"),
-        ({"contexts": ["other"]}, "leave out --contexts"),
-        ({"answers": True}, "--answers"),
-        ({"rollout": {"engine": "stored", "stored": "a"}}, "stored rollouts"),
-        ({"train": {"method": "sft"}}, "has no teacher"),
-    ],
-)
-def test_advise_rates_with_what_they_do_not_take_is_refused(
-    options: dict[str, Any], match: str, tmp_path: Path
-) -> None:
-    with pytest.raises(ConfigError, match=match):
-        paint.advise("demo-paint", output_dir=tmp_path, **{"rates": True, **options})

@@ -29,7 +29,7 @@ from paint.lab.checkpoint_results import (
 )
 from paint.lab.eval_protocols import protocol_for
 from paint.lab.repaired import repaired_table
-from paint.lab.runner import ExperimentRun, RunDisplay, run_experiment
+from paint.lab.runner import ExperimentRun, run_experiment
 from paint.models.weights import trained_in
 from paint.training.run_log import new_run
 from processes import until
@@ -149,21 +149,6 @@ def test_repaired_table_shows_the_problem_that_rose_most(finished: Experiment) -
     assert repaired_table("loose", fallen, folder, lambda _: None) is None
 
 
-def test_run_display_shows_warnings_with_the_name_of_the_run(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    display = Display()
-    with (tmp_path / "log.txt").open("w") as log, display.counting("training", 2) as counter:
-        of_run = RunDisplay(log, counter, "paint, seed 0")
-        of_run.note("a message")
-        of_run.warn("clip_frac 0.7")
-    assert (tmp_path / "log.txt").read_text() == "a message\nclip_frac 0.7\n"
-    assert [(r.levelname, r.message) for r in caplog.records if "clip" in r.message] == [
-        ("WARNING", "paint, seed 0: clip_frac 0.7")
-    ]
-    assert "a message" not in caplog.text
-
-
 def test_experiment_results_have_one_row_per_run_and_seed(finished: Experiment) -> None:
     folder, _, _ = finished
     results = read_results(folder)
@@ -200,13 +185,6 @@ def test_experiment_evaluates_checkpoint_of_step(stepped: Experiment) -> None:
         assert asked["seed"] == 1
         digests.append(asked["adapter"])
     assert digests[0] != digests[1]
-
-
-def test_experiment_says_in_its_first_training_how_long_all_take(finished: Experiment) -> None:
-    [found] = re.findall(
-        r"time, an estimate: about .* for all 4 if they take as long", finished.said
-    )
-    assert finished.said.index(found) < finished.said.index("3 of 6: ")
 
 
 def test_experiment_every_checkpoint_adds_evaluations_without_training(
@@ -250,17 +228,6 @@ def test_experiment_checkpoint_steps_follow_settings_and_need_earlier_ones(tmp_p
     with pytest.raises(ConfigError, match=r"set train\.checkpoint_every below train\.steps"):
         run_cells(tmp_path, once, every_checkpoint=True)
     assert not any(tmp_path.iterdir())
-
-
-def test_experiment_progress_reports_position_and_remaining_time(finished: Experiment) -> None:
-    _, _, said = finished
-    parts = re.findall(r"^(\d of 6: \w+, seed \d)(; about .+ left)?$", said, re.MULTILINE)
-    first = ["1 of 6: base, seed 0", "2 of 6: tight, seed 0", "3 of 6: loose, seed 0"]
-    assert [part[0] for part in parts[:3]] == first
-    assert [bool(part[1]) for part in parts] == [False, False, True, True, True, True]
-    for text in (said, (finished.folder / "results.md").read_text()):
-        assert "objective.clip: 0.3 -> 0.06" in text
-        assert f"Avg@{SAMPLES} on {PROBLEMS} problems of demo, seeds 0 to 1" in text
 
 
 def test_experiment_repeated_command_changes_no_results(
@@ -356,14 +323,6 @@ DEMO, LARGE = (read_recipe(find_recipe(name)) for name in ("demo-paint", "paint-
         ({"one": DEMO, "base": DEMO}, "^base names two recipes, or is reserved"),
         ({"one": DEMO, "two": LARGE}, r"^model\.path of two is 'Qwen/Qwen3-1\.7B', .* one 'demo'"),
         (
-            {"one": DEMO, "two": DEMO.changed("model", dtype="bfloat16")},
-            r"^model\.dtype of two is 'bfloat16', and that of one 'float32'",
-        ),
-        (
-            {"one": DEMO, "two": DEMO.changed("data", path="mine.jsonl")},
-            r"^data\.path of two is 'mine\.jsonl', and that of one 'demo'",
-        ),
-        (
             {"one": DEMO, "two": DEMO.changed("grading", grader=("exact",))},
             r"^grading\.grader of two is \('exact',\), and that of one \('math',\)",
         ),
@@ -378,12 +337,6 @@ def test_experiment_incomparable_runs_are_refused(
     with pytest.raises(ConfigError, match=message):
         run_experiment(runs, [0], tmp_path / "demo", protocol_for(DEMO, None, 2, 2), Display())
     assert not (tmp_path / "demo").exists()
-
-
-def test_experiment_of_ranks_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ConfigError, match=r"^an experiment runs in one process"):
-        run_cells(tmp_path, DEMO)
 
 
 def test_experiment_server_urls_do_not_count_as_other_setting(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from paint.commands.validate_data import status
-from paint.config.schema import Config, DataConfig, GradingConfig, ModelConfig, PromptsConfig
+from paint.config.schema import Config, DataConfig, GradingConfig, ModelConfig
 from paint.core.display import Display
 from paint.data.problems import DataError, Problem, read_problems
 from paint.lab.validate import (
@@ -149,48 +149,6 @@ def test_check_file_lists_gold_warnings(tmp_path: Path) -> None:
 def test_check_file_limit_ends_where_run_ends(tmp_path: Path) -> None:
     check = check_of(write(tmp_path, "{", row(0), "{", row(1), "{"), limit=2)
     assert (check.good, len(check.bad["invalid JSON"])) == (2, 2)
-
-
-def test_file_check_repr_has_counts_by_line_and_no_prompt(tmp_path: Path) -> None:
-    check = check_of(write(tmp_path, "{", *[row(n) for n in range(3)]), max_prompt_tokens=10)
-    lines = repr(check).splitlines()
-    assert lines[0].endswith("p.jsonl: 4 rows, 3 good")
-    assert "over data.max_prompt_tokens, 10: 3 rows" in lines
-    assert "<|im_start|>" not in repr(check)
-
-
-def test_print_check_shows_findings(tmp_path: Path) -> None:
-    text = shown(
-        check_of(
-            write(tmp_path, "{", *[row(n) for n in range(3)], row(3, answer="1")),
-            max_prompt_tokens=10,
-        )
-    )
-    for piece in (
-        "p.jsonl: 5 rows, 4 good",
-        "columns: problem (in 4 rows), solution (in 4 rows), answer (in 4 rows)",
-        "bad: invalid JSON: 1 rows",
-        "row 1: invalid JSON: Expecting property name",
-        "over data.max_prompt_tokens, 10: 4 rows",
-        "solutions whose box holds the answer: 75.0% (3 right, 1 wrong)",
-        "teacher prompt",
-    ):
-        assert piece in text, piece
-
-
-def test_print_check_says_how_rows_are_read_and_what_they_lack(tmp_path: Path) -> None:
-    system = {"system": "Be brief."}
-    rows = [{"instruction": f"Write {n}.", "output": "def f(): ..."} for n in range(3)]
-    path = write(tmp_path, *rows, *(row | system | {"input": "x"} for row in rows))
-    config = replace(config_of(path), prompts=PromptsConfig(teacher_system="{{ context }}"))
-    config = config.changed("context", source=("solution",))
-    text = shown(check_file(check_config(config), display=Display(enabled=False)))
-    assert "read as Alpaca: problem and solution from instruction, input, output" in text
-    assert "the system turn of 3 of 6 rows" in text
-    assert "no solution has a box" not in text  # without answers, nothing is graded
-
-    answered = write(tmp_path, *(row | {"answer": "f(1) == 1"} for row in rows))
-    assert "no solution has a box" in shown(check_of(answered))
 
 
 def test_check_file_rows_without_answer_count_where_nothing_needs_it(tmp_path: Path) -> None:

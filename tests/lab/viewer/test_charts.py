@@ -43,11 +43,3 @@ def test_tick_labels_differ_where_ticks_do() -> None:
         assert len(set(labels)) == len(labels) > 2
     assert evaluated("tickLabel(percent)(0.985)") == "98.5 %"
     assert evaluated("tickLabel(points)(-0.005)") == "\u22120.5"
-
-
-def test_count_of_has_singular() -> None:
-    assert evaluated('[0, 1, 2].map((n) => countOf(n, "problem"))') == [
-        "0 problems",
-        "1 problem",
-        "2 problems",
-    ]

@@ -12,7 +12,6 @@ import pytest
 
 import paint
 from browser import opened
-from paint.config.run_folder import RunError
 from paint.config.schema import ConfigError
 from paint.core.display import Display
 from paint.core.storage import read_jsonl
@@ -75,16 +74,6 @@ def test_evaluations_of_other_weights_are_not_those_of_a_run(runs: Path) -> None
     [settings] = (runs.parent / "evals/mine").glob("slow-*/held_out/settings.json")
     settings.write_text(settings.read_text().replace('"adapter": "', '"adapter": "0'))
     assert evaluations_of(runs / "slow") == []
-
-
-def test_runs_data_leaves_out_a_damaged_run(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (runs / "fast/run.json").write_text("{")
-    data = runs_data([runs / "fast", runs / "slow"], runs / "show.html", Display())
-    assert [run["name"] for run in data["runs"]] == ["slow"]
-    assert "fast is not shown" in capsys.readouterr().out
-    (runs / "slow/run.json").write_text("{")
-    with pytest.raises(RunError, match="no run can be read"):
-        runs_data([runs], runs / "show.html", QUIET)
 
 
 def test_runs_of_one_name_are_told_apart(runs: Path) -> None:

@@ -11,17 +11,16 @@ import pytest
 import paint.lab.viewer.run
 from conftest import SHOWN
 from paint.config.run_folder import RunError, read_run
-from paint.config.schema import ConfigError
 from paint.core.display import Display
 from paint.core.extensions import spec_of
-from paint.core.storage import CorruptFileError, read_json, write_json, write_jsonl
+from paint.core.storage import CorruptFileError, read_json, write_json
 from paint.data.problems import Problem
 from paint.inference.rollouts import read_rollout
 from paint.lab.viewer.run import PageSpec, choose, run_data, spread
 from paint.lab.viewer.score import Scorer
 from paint.resolve.check import read_resolved
 from paint.training.token_log import read_tokens, tokens_path
-from runs import changed, rows_of, stored, train
+from runs import changed, stored, train
 
 
 def test_scorer_uses_checkpoint_before_step(run: Path) -> None:
@@ -118,16 +117,6 @@ def test_run_data_feedback_is_the_reason_of_what_is_not_right(run: Path) -> None
             assert shown[number] is None or shown[number]["context"] is None
         else:
             assert shown[number]["context"] == row["reason"]
-
-
-def test_run_data_feedback_of_a_run_without_a_grader_is_refused(run: Path, tmp_path: Path) -> None:
-    copy = shutil.copytree(run, tmp_path / "run")
-    path = copy / "rollouts" / "step-000001.jsonl"
-    rows = [{k: v for k, v in row.items() if k != "reason"} for row in rows_of(path)]
-    write_jsonl(path, rows)
-    wanted = PageSpec(steps=[1], contexts=("feedback",))
-    with pytest.raises(ConfigError, match="no reason and no feedback"):
-        run_data(copy, wanted, Display(enabled=False))
 
 
 def test_choose_missing_steps_and_rows_are_refused(run: Path) -> None:

@@ -2,26 +2,18 @@
 
 import json
 import re
-import shutil
 from math import inf
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from paint.cli import main
-from paint.config.run_folder import RunError
 from paint.config.schema import ConfigError
-from paint.core.display import Display
-from paint.core.errors import PaintError
 from paint.evaluation.frame import Chart, Measurement, Report, Table, to_measurement, write_report
 from paint.evaluation.intervals import Interval
 from paint.lab.viewer.evaluation import evaluation_data, shortened
-from paint.lab.viewer.run import PageSpec
-from paint.lab.viewer.show import show_targets, tables_data
+from paint.lab.viewer.show import tables_data
 from reports import policies_of, report_in, row_of
-
-QUIET = Display(enabled=False)
 
 
 def test_show_command_writes_one_file(run: Path, tmp_path: Path) -> None:
@@ -33,62 +25,6 @@ def test_show_command_writes_one_file(run: Path, tmp_path: Path) -> None:
     assert [len(step["rows"]) for step in data["steps"]] == [4, 4, 4]
     assert [v["step"] for v in data["validation"]] == [0, 2, 3]
     assert not re.search("http(?!-equiv|://www.w3.org/2000/svg)", text)
-
-
-@pytest.mark.parametrize(
-    ("screen", "sits", "flags", "opens"),
-    [(":0", True, [], 1), (":0", True, ["--no-open"], 0), (":0", False, [], 0), ("", True, [], 0)],
-)
-def test_show_opens_browser_only_on_a_screen(
-    run: Path, tmp_path: Path, monkeypatch: Any, screen: str, sits: bool, flags: Any, opens: int
-) -> None:
-    asked: list[str] = []
-    monkeypatch.setattr("webbrowser.open", asked.append)
-    monkeypatch.setattr("sys.platform", "linux")
-    monkeypatch.setattr("sys.stdout.isatty", lambda: sits, raising=False)
-    monkeypatch.setenv("DISPLAY", screen)
-    monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
-    out = tmp_path / "page.html"
-    assert main(["show", str(run), "--no-rescore", "--row", "0", "--out", str(out), *flags]) == 0
-    assert asked == [out.as_uri()] * opens
-
-
-def test_show_targets_incompatible_arguments_are_refused(run: Path, tmp_path: Path) -> None:
-    evals = run / "validation"
-    refused: list[tuple[str, list[Path], PageSpec]] = [
-        ("are for a run", [run, run.parent], PageSpec(row=0)),
-        ("holds neither a run nor an evaluation of one", [run, tmp_path], PageSpec()),
-        ("holds no evaluation", [tmp_path], PageSpec()),
-        ("are for a run", [evals], PageSpec(steps=[1])),
-        ("module:function", [run], PageSpec(contexts=["rollout"])),
-        ("names 'other_feedback'; choose", [run], PageSpec(contexts=["other_feedback"])),
-        ("drop one", [run], PageSpec(contexts=["none"], again=False)),
-    ]
-    for words, targets, page in refused:
-        with pytest.raises(PaintError, match=words):
-            show_targets(targets, QUIET, page)
-
-
-@pytest.mark.parametrize("lines", [0, 2])
-def test_show_run_without_metrics_of_its_checkpoints_is_refused(
-    run: Path, tmp_path: Path, lines: int
-) -> None:
-    folder = shutil.copytree(run, tmp_path / "run")
-    metrics = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
-    (folder / "metrics.jsonl").write_text("".join(metrics[:lines]))
-    with pytest.raises(RunError, match=r"metrics\.jsonl lacks steps before a checkpoint of step 3"):
-        show_targets([folder], QUIET, PageSpec(again=False))
-    assert not (folder / "show.html").exists()
-
-
-def test_show_run_without_some_rollouts_says_which(
-    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = shutil.copytree(run, tmp_path / "run")
-    (folder / "rollouts/step-000002.jsonl").unlink()
-    assert main(["show", str(folder), "--no-rescore", "--no-open"]) == 0
-    said = "rollouts/step-000002.jsonl is missing; of 3 steps, 1 have no rollouts to show"
-    assert said in capsys.readouterr().out
 
 
 def test_evaluation_data_matches_grades(run: Path) -> None:
