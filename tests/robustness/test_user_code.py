@@ -29,9 +29,9 @@ from paint.core.extensions import spec_of
 from paint.core.user_code import UserCodeError, call_in_thread, describe_error
 from paint.data.contexts import Contexts
 from paint.data.problems import Problem
-from paint.environments.episodes import Episodes
 from paint.grading.contract import Grader, Item
 from paint.grading.graders import find_grader
+from paint.inference.episodes import Episodes
 from paint.objective.divergences import find_divergence
 from paint.objective.loss import require_slope
 from paint.resolve.algorithm import Algorithm, find_algorithm
@@ -483,7 +483,7 @@ def test_cancelled_wait_cancels_the_users_coroutine() -> None:
 DELETED = """
 from paint.config.schema import ConversationConfig
 from paint.core.extensions import spec_of
-from paint.environments.episodes import Episodes
+from paint.inference.episodes import Episodes
 
 class Leaves:
     def __del__(self):
@@ -511,7 +511,7 @@ FORKS = """
 import os
 from paint.config.schema import ConversationConfig
 from paint.core.extensions import spec_of
-from paint.environments.episodes import Episodes
+from paint.inference.episodes import Episodes
 
 def fork():
     child = os.fork()
