@@ -35,7 +35,6 @@ LAYERS = [
     ["config"],
     ["objective"],
     ["grading"],
-    ["environments"],
     ["data"],
     ["resolve"],
     ["models"],

@@ -4,7 +4,7 @@
 
 SOURCE is banking_data/ of PolyAI-LDN/task-specific-datasets on GitHub (commit 57ec275, CC BY 4.0).
 It writes FOLDER/rows.jsonl and guide.txt. The split dev has 200 training questions, test the
-first 300 test questions of a shuffle.
+first 300 test questions of a shuffle. A question that is there twice is taken once.
 """
 
 import csv
@@ -37,18 +37,15 @@ def guide(labels: list[str]) -> str:
 
 def read_rows(path: Path, split: str, draw: random.Random) -> list[dict[str, str]]:
     """The questions of a file with their labels, shuffled."""
+    rows: dict[str, dict[str, str]] = {}
     with path.open(newline="", encoding="utf-8") as file:
-        rows = [
-            {
-                "id": f"bank-{split}-{number}",
-                "split": split,
-                "problem": row["text"].strip(),
-                "answer": row["category"],
-            }
-            for number, row in enumerate(csv.DictReader(file))
-        ]
-    draw.shuffle(rows)
-    return rows
+        for number, row in enumerate(csv.DictReader(file)):
+            text = row["text"].strip()
+            named = {"id": f"bank-{split}-{number}", "split": split}
+            rows.setdefault(text, {**named, "problem": text, "answer": row["category"]})
+    shuffled = list(rows.values())
+    draw.shuffle(shuffled)
+    return shuffled
 
 
 if __name__ == "__main__":

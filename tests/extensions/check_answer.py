@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from paint.environments.environment import ChatMessage
+from paint.inference.environment import ChatMessage
 
 
 @dataclass(frozen=True)

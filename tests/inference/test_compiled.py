@@ -1,10 +1,8 @@
 """Compiled steps compute what the steps do, and anything else leaves the steps as they were."""
 
 import dataclasses
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -15,7 +13,7 @@ from transformers import PreTrainedModel
 
 from paint.config import schema as cfg
 from paint.inference import compiled
-from paint.inference.compiled import CompiledStep, compile_by_inductor
+from paint.inference.compiled import CompiledStep
 from paint.inference.decoders import StaticDecoder, open_decoder
 from paint.inference.engine import Sampling
 from paint.inference.graphs import GraphedStep
@@ -264,15 +262,6 @@ def test_compiled_step_that_fails_or_differs_leaves_step_and_is_noted_once(
         assert steps.steps.failed
 
 
-def test_switch_of_torch_leaves_steps_uncompiled(
-    trained: Policy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TORCH_COMPILE_DISABLE", "1")
-    with decoding(trained) as sampler:
-        steps = Steps(sampler, monkeypatch)
-        assert not steps.steps.enabled
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="Triton interprets where there is no GPU")
 @pytest.mark.filterwarnings("ignore")
@@ -300,30 +289,3 @@ def test_step_by_kernels_for_a_gpu_gives_values_and_tokens_of_step(policy: Polic
         assert sampler.step.agrees(expected)
         for buffer, values in zip(buffers_of(sampler), written, strict=True):
             torch.testing.assert_close(buffer, values, rtol=0, atol=1e-5)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler on a CPU")
-def test_equal_graph_of_another_process_is_read_from_the_cache_on_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from torch._dynamo.utils import counters
-    from torch._inductor import config, cpp_builder
-    from torch._inductor.utils import clear_caches
-
-    def layer(x: Tensor, a: Tensor, b: Tensor, norm: Tensor) -> list[Tensor]:
-        y = torch.ops.aten.addmm.default(x, a, b, alpha=2)
-        return [torch.ops.aten._fused_rms_norm.default(y, [8], norm, 1e-6)[0]]
-
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(cpp_builder, "_get_optimization_cflags", lambda *_, **__: (["O0"], []))
-    tensors = [torch.randn(4, 8), torch.randn(4, 2), torch.randn(2, 8), torch.randn(8)]
-    found = []
-    with config.patch({"cpp.vec_isa_ok": False}):
-        for _ in range(2):
-            clear_caches()  # those of this process
-            counters.clear()
-            function = compile_by_inductor(fx.symbolic_trace(layer), tensors)
-            found.append({n for n in counters["inductor"] if n.startswith("fxgraph_cache")})
-            torch.testing.assert_close([*function(*tensors)], layer(*tensors))
-    assert found == [{"fxgraph_cache_miss"}, {"fxgraph_cache_hit"}]

@@ -31,10 +31,8 @@ from paint.inference.engine import (
 )
 from paint.inference.factory import CheckedEngine, EngineSetup, open_engine
 from paint.inference.local import LocalEngine
-from paint.lab.advise import advise
 from paint.models.policy import Policy
 from paint.resolve import check
-from paint.resolve.check import check_config
 from runs import train
 
 DIES = "import sys; print('CUDA out of memory'); sys.exit(1)"
@@ -101,35 +99,16 @@ def test_eval_auto_server_that_does_not_start_generates_locally(
     assert len((store / "completions.jsonl").read_text().splitlines()) == 4
 
 
-def test_advise_auto_server_that_does_not_start_generates_locally(
-    config: Config, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = check_config(config.changed("rollout", max_new_tokens=60))
-    few: dict[str, Any] = {"problems": 1, "samples": 2, "sources": ("solution",), "ratios": (0.0,)}
-    advise(run, tmp_path, run.needed_fields, **few, answers=True)
-    assert (
-        capsys.readouterr().out.count("engine: local continues, since the vLLM server ended") == 1
-    )
-    for folder in (tmp_path / "student", tmp_path / "answers/recipe"):
-        assert json.loads((folder / "settings.json").read_text())["engine"] == "local"
-
-
-def test_advise_auto_server_that_does_not_start_over_its_rollouts_fails(
+def test_eval_vllm_by_name_or_with_its_samples_that_does_not_start_fails(
     config: Config, tmp_path: Path
 ) -> None:
-    """Rollouts of other problems count, too: all of a bank are of one engine."""
-    few: dict[str, Any] = {"samples": 2, "sources": ("solution",), "ratios": (0.0,)}
-    run = check_config(config.changed("rollout", max_new_tokens=8))
-    needs = run.needed_fields
-    advise(run.changed("rollout", engine="local"), tmp_path, needs, problems=1, **few)
-    store = tmp_path / "student"
-    settings, rollouts = store / "settings.json", store / "completions.jsonl"
-    (store / "SHA256SUMS").unlink()
-    settings.write_text(settings.read_text().replace('"engine": "local"', '"engine": "vllm"'))
-    rollouts.write_text(rollouts.read_text().replace('"problem_id": "', '"problem_id": "other-'))
     with pytest.raises(ServerStartError, match="ended before it was ready"):
-        advise(run, tmp_path, needs, problems=1, **few)
-    assert json.loads(settings.read_text())["engine"] == "vllm"
+        evaluated(config, tmp_path / "named", engine="vllm")
+    asked = evaluated(config, tmp_path / "begun", engine="local") / "base/demo/settings.json"
+    (asked.parent / "SHA256SUMS").unlink()
+    asked.write_text(asked.read_text().replace('"engine": "local"', '"engine": "vllm"'))
+    with pytest.raises(ServerStartError, match="ended before it was ready"):
+        evaluated(config, tmp_path / "begun", samples=2)
 
 
 def test_open_engine_that_falls_back_moves_policy_to_own_gpu(

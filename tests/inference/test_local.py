@@ -11,7 +11,6 @@ from unittest.mock import patch
 
 import pytest
 import torch
-import transformers
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
@@ -21,13 +20,14 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from conftest import DEMO
 from paint.core.display import Display
 from paint.data.problems import Problem
-from paint.inference.decoders import Decoder
+from paint.inference.decoders import StaticDecoder
 from paint.inference.engine import EngineError, Sampling
 from paint.inference.local import LocalEngine
 from paint.inference.sampling import distribution, invert
 from paint.models import attention
 from paint.models.policy import Policy, load_policy
 from paint.objective.loss import token_log_probs
+from tiny_models import tiny_config, tiny_model
 
 SHORT = Sampling(temperature=1.5, top_p=0.99, top_k=20, max_new_tokens=24)
 GREEDY = dataclasses.replace(SHORT, temperature=0.0)
@@ -233,69 +233,38 @@ def test_generate_out_of_memory_halves_batch_and_goes_on(
 
 
 def test_generate_one_row_out_of_memory_is_an_error(policy: Policy) -> None:
-    full = patch.object(Decoder, "_forward", side_effect=torch.OutOfMemoryError)
+    full = patch.object(StaticDecoder, "_forward", side_effect=torch.OutOfMemoryError)
     with full, pytest.raises(EngineError, match="max_new_tokens"):
         LocalEngine(policy, batch_size=2).generate([[5, 6], [7]], SHORT, range(2))
 
 
 LINEAR = dict.fromkeys(["linear_num_key_heads", "linear_num_value_heads"], 2)
 LINEAR |= dict.fromkeys(["linear_key_head_dim", "linear_value_head_dim"], 16)
-EXPERTS = {"num_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 16}
-SHAPE: dict[str, Any] = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
-SHAPE |= {"intermediate_size": 48, "initializer_range": 0.5, "pad_token_id": 0}
-GROUPED = SHAPE | {"num_key_value_heads": 2}
-WIDE_HEADS = GROUPED | {"head_dim": 16}
 WINDOW = {"sliding_window": 8}
-HYBRID = {"layer_types": ["conv", "full_attention"]}
-FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {  # name in transformers, settings
-    "Llama": ("Llama", GROUPED),
-    "Qwen2": ("Qwen2", GROUPED),
-    "Qwen2 with a window": (
-        "Qwen2",
-        GROUPED | WINDOW | {"use_sliding_window": True, "max_window_layers": 1},
-    ),
-    "Qwen3": ("Qwen3", WIDE_HEADS),
-    "GPT-2": ("GPT2", {"n_embd": 32, "n_layer": 2, "n_head": 4, "initializer_range": 0.5}),
-    "Gemma 2": ("Gemma2", WIDE_HEADS | WINDOW | {"final_logit_softcapping": None}),
-    "Gemma 3": ("Gemma3", WIDE_HEADS | WINDOW),
-    "Mistral with a window": ("Mistral", GROUPED | WINDOW),
-    "Mistral": ("Mistral", GROUPED | {"sliding_window": None}),
-    "Phi-3": ("Phi3", GROUPED),
-    "OPT": (
-        "OPT",
-        {**SHAPE, "ffn_dim": 48, "word_embed_proj_dim": 32, "init_std": 0.5},
-    ),
-    "Qwen3-MoE": ("Qwen3Moe", WIDE_HEADS | EXPERTS),
-    "Bloom": ("Bloom", {"hidden_size": 32, "n_layer": 2, "n_head": 4, "initializer_range": 0.5}),
-    "Qwen3-Next": (
-        "Qwen3Next",
-        WIDE_HEADS
-        | LINEAR
-        | EXPERTS
-        | {"shared_expert_intermediate_size": 16, "num_hidden_layers": 4},
-    ),
-    "GPT-NeoX": ("GPTNeoX", SHAPE),
-    "Falcon": ("Falcon", SHAPE),
-    "StarCoder2": ("Starcoder2", GROUPED),
-    "OLMo 2": ("Olmo2", GROUPED),
-    "LFM2": ("Lfm2", GROUPED | HYBRID),
-    "gpt-oss": ("GptOss", WIDE_HEADS | WINDOW | EXPERTS | {"num_local_experts": 2}),
+FAMILIES: dict[str, dict[str, Any]] = {  # settings, by the family's name in transformers
+    **{family: {} for family in ("llama", "qwen2", "qwen3", "gpt2", "phi3", "opt", "qwen3_moe")},
+    **{family: {} for family in ("bloom", "gpt_neox", "falcon", "starcoder2", "olmo2")},
+    "qwen2 with a window": WINDOW | {"use_sliding_window": True, "max_window_layers": 1},
+    "gemma2": WINDOW | {"final_logit_softcapping": None},
+    "gemma3_text": WINDOW,
+    "mistral with a window": WINDOW,
+    "mistral": {"sliding_window": None},
+    "qwen3_next": LINEAR | {"num_hidden_layers": 4},
+    "lfm2": {"layer_types": ["conv", "full_attention"]},
+    "gpt_oss": WINDOW,
 }
 
 # One of each kind of cache, of positions and of masks; the others are slow tests.
-KINDS = ("Llama", "Qwen3", "GPT-2", "Gemma 2", "Bloom", "Qwen3-Next", "LFM2", "gpt-oss")
+KINDS = ("llama", "qwen3", "gpt2", "gemma2", "bloom", "qwen3_next", "lfm2", "gpt_oss")
 
 
 def model_of(family: str, vocabulary: int) -> PreTrainedModel:
-    """A tiny random model of a family."""
-    name, settings = FAMILIES[family]
-    torch.manual_seed(0)
-    config_name = "Gemma3TextConfig" if name == "Gemma3" else f"{name}Config"
-    config = getattr(transformers, config_name)(vocab_size=vocabulary, **settings)
-    heads = {"GPT2": "GPT2LMHeadModel"}
-    model: PreTrainedModel = getattr(transformers, heads.get(name, f"{name}ForCausalLM"))(config)
+    """A tiny random model of a family, with logits far apart."""
+    scale = "init_std" if family == "opt" else "initializer_range"
+    fields = FAMILIES[family] | {"vocab_size": vocabulary, scale: 0.5}
+    model = tiny_model(tiny_config(family.partition(" ")[0], **fields))
     model.generation_config = GenerationConfig(eos_token_id=3)
-    return model.eval()
+    return model
 
 
 @pytest.mark.parametrize(

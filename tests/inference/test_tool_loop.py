@@ -405,16 +405,3 @@ def test_conversation_takes_texts_with_half_of_a_surrogate_pair(place: str) -> N
     assert found.conversation is not None
     assert found.conversation.ended == ("max_turns" if place == "answers" else "end")
     assert "a?b" in engine.prompts[-1]
-
-
-def test_conversation_tool_result_that_is_too_long_is_told_by_its_size() -> None:
-    def read() -> str:
-        """Reads."""
-        return "x" * 50_000_000
-
-    found, _ = converse([call("read", "{}"), "Too long."], tools=(spec_of(read),))
-    [_, (role, text), _] = said(found)
-    assert role == "tool"
-    assert "has 50,000,000 characters, over the limit of 128,000" in text
-    assert found.conversation is not None
-    assert found.conversation.failed_calls == 1

@@ -57,18 +57,6 @@ def test_memory_efficient_lora_equals_peft(dtype: Dtype, monkeypatch: pytest.Mon
     assert lean_bytes == plain_bytes if dtype == "float32" else lean_bytes < 0.8 * plain_bytes
 
 
-def test_memory_efficient_lora_disabled_matches_peft() -> None:
-    policy = loaded("bfloat16")
-    states = policy.hidden_states(PROMPTS, COMPLETIONS)
-    with policy.model.disable_adapter():
-        off = policy.hidden_states(PROMPTS, COMPLETIONS)
-    with open_teacher(policy, TeacherConfig()).view():
-        assert torch.equal(policy.hidden_states(PROMPTS, COMPLETIONS), off)
-    untrained = load_policy(dataclasses.replace(DEMO, dtype="bfloat16"), seed=0)
-    assert torch.equal(off, untrained.hidden_states(PROMPTS, COMPLETIONS))
-    assert not torch.equal(off, states)
-
-
 @pytest.mark.parametrize("has_bias", [False, True])
 @pytest.mark.parametrize("share", [0.005, 0.05, 0.3])
 @pytest.mark.parametrize(

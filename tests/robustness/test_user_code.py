@@ -27,9 +27,9 @@ from paint.core.extensions import spec_of
 from paint.core.user_code import UserCodeError, call_in_thread, describe_error
 from paint.data.contexts import Contexts
 from paint.data.problems import Problem
-from paint.environments.episodes import Episodes
 from paint.grading.contract import Grader, Item
 from paint.grading.graders import find_grader
+from paint.inference.episodes import Episodes
 from paint.objective.divergences import find_divergence
 from paint.objective.loss import require_slope
 from paint.resolve.algorithm import Algorithm, find_algorithm

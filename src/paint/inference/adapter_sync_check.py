@@ -98,7 +98,7 @@ def check_adapter_sync(
 def _mismatches(
     policy: Policy, prompts: Sequence[Sequence[int]], completions: Sequence[Completion]
 ) -> Float[Tensor, " s"]:
-    """Mean |log p_engine − log p_trainer| in nats of each source; a tensor's maximum keeps NaN."""
+    """Return mean |log p_engine − log p_trainer| in nats of each source; its maximum keeps NaN."""
     gaps: dict[str, list[float]] = {}
     trainer = iter(trainer_log_probs(policy, prompts, completions).tolist())
     for completion in completions:
@@ -116,7 +116,7 @@ def _mismatches(
 def trainer_log_probs(
     policy: Policy, prompts: Sequence[Sequence[int]], completions: Sequence[Completion]
 ) -> Float[Tensor, " n"]:
-    """The trainer's log p(id | prefix) of every completion token at temperature 1, on the CPU."""
+    """Return the trainer's log p(id | prefix) of completion tokens at temperature 1, on the CPU."""
     ids = [completion.ids for completion in completions]
     hidden = policy.hidden_states(prompts, ids)
     tokens = torch.tensor([token for row in ids for token in row], device=hidden.device)

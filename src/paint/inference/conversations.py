@@ -20,15 +20,6 @@ from paint.core.distributed import all_gather_objects
 from paint.core.user_code import describe_error
 from paint.data.chats import is_learned
 from paint.data.problems import Problem, row_of
-from paint.environments.environment import ChatMessage
-from paint.environments.episodes import (
-    SETTING,
-    Episode,
-    Episodes,
-    Opening,
-    ToolResult,
-    tools_of,
-)
 from paint.inference.engine import (
     Completion,
     Conversation,
@@ -38,9 +29,12 @@ from paint.inference.engine import (
     Turn,
     derive_seed,
 )
+from paint.inference.environment import ChatMessage
+from paint.inference.episodes import Episode, Episodes, Opening, ToolResult
 from paint.models.model_errors import chat_errors
 from paint.models.policy import Policy
 from paint.models.prompts import student_chat, tools_of_row
+from paint.resolve.environments import SETTING, tools_of
 from paint.resolve.structure import position_limit
 
 CountTokens = Callable[[Problem, Sequence[ChatMessage]], int]
@@ -167,32 +161,32 @@ class Conversations:
         prompts = _Prompts(thinking, min(self._limit, room), teacher)
         opened = self._episodes.open([row_of(problem) for problem in problems], seeds)
         try:
-            talks = self._begin(problems, seeds, opened, prompts)
+            talks = [
+                self._begin(problem, seed, *one, prompts)
+                for problem, seed, one in zip(problems, seeds, opened, strict=True)
+            ]
             active = [talk for talk in talks if not talk.ended]
             while any(all_gather_objects([bool(active)])):
                 completions = engine.generate(
                     [talk.prompt for talk in active], sampling, [talk.next_seed for talk in active]
                 )
-                self._answer(active, completions, prompts)
+                replies = list(map(self._add_turn, active, completions))
+                self._call_tools(active, replies)
+                self._step(active, replies)
+                for talk in active:
+                    self._go_on(talk, prompts)
                 active = [talk for talk in active if not talk.ended]
         finally:
             self._episodes.end([episode for episode, _ in opened])
         return [talk.completion() for talk in talks]
 
     def _begin(
-        self,
-        problems: Sequence[Problem],
-        seeds: Sequence[int],
-        opened: Sequence[tuple[Episode, Opening]],
-        prompts: _Prompts,
-    ) -> list[_Talk]:
-        talks = []
-        for problem, seed, (episode, opening) in zip(problems, seeds, opened, strict=True):
-            begun, prompt = self._first_prompt(problem, episode, opening, prompts)
-            chat = student_chat(self._policy.prompts, begun)
-            tools = tools_of_row(begun, self._policy.tools)
-            talks.append(_Talk(begun, prompt, seed, episode, chat, tools))
-        return talks
+        self, problem: Problem, seed: int, episode: Episode, opening: Opening, prompts: _Prompts
+    ) -> _Talk:
+        begun, prompt = self._first_prompt(problem, episode, opening, prompts)
+        chat = student_chat(self._policy.prompts, begun)
+        tools = tools_of_row(begun, self._policy.tools)
+        return _Talk(begun, prompt, seed, episode, chat, tools)
 
     def _first_prompt(
         self, problem: Problem, episode: Episode, opening: Opening, prompts: _Prompts
@@ -227,22 +221,6 @@ class Conversations:
         role, text = turns[-1]
         turns[-1] = role, text + self._clean(opening.note)
         return replace(problem, problem=turns[-1][1], turns=tuple(turns))
-
-    def _answer(
-        self,
-        talks: Sequence[_Talk],
-        completions: Sequence[Completion],
-        prompts: _Prompts,
-    ) -> None:
-        """Add a turn to each conversation, and what tools and environment answer to it."""
-        replies = [
-            self._add_turn(talk, completion)
-            for talk, completion in zip(talks, completions, strict=True)
-        ]
-        self._call_tools(talks, replies)
-        self._step(talks, replies)
-        for talk in talks:
-            self._go_on(talk, prompts)
 
     def _add_turn(self, talk: _Talk, completion: Completion) -> Reply:
         text = self._policy.transcript(talk.prompt, completion.ids)

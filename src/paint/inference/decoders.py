@@ -8,7 +8,6 @@ PaddedDecoder serves all other models, such as those with recurrent states. Its 
 the left to one length, start together, and leave transformers' own cache as they end.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from inspect import signature
@@ -32,27 +31,14 @@ NARROWEST_GRAPH = 256  # the same on a GPU, where each width has its own graph
 WIDTHS = 4  # widths of graphs between a power of two and the next
 
 
-class Decoder(ABC):
-    """Reads texts into slots, and decodes a next token of every slot."""
-
-    is_static: bool  # rows can start at any time, and a step can be repeated on the same memory
+class _Decoder:
+    """What both decoders share."""
 
     def __init__(self, base: PreTrainedModel) -> None:
         self.decoder = base.get_decoder()
         self.device = base.device
-        parameters = signature(self.decoder.forward).parameters
         self._cache_name = cache_name(self.decoder)
-        self._takes_positions = "position_ids" in parameters
-
-    @abstractmethod
-    def read(self, texts: Sequence[Text], slots: Sequence[int], beginning: Text) -> None:
-        """Read texts, which have this common beginning, into slots."""
-
-    @abstractmethod
-    def states(
-        self, tokens: Int[Tensor, " b"], positions: Int[Tensor, " b"]
-    ) -> Float[Tensor, "b h"]:
-        """Decode a token of every slot, and return its hidden state."""
+        self._takes_positions = "position_ids" in signature(self.decoder.forward).parameters
 
     def reserve(self, positions: int) -> None:
         """Make room for texts of this length; a cache that grows by itself needs none."""
@@ -72,10 +58,6 @@ class Decoder(ABC):
         """Forget what was computed with earlier weights and is not read again for every row."""
         return  # nothing by default
 
-    @abstractmethod
-    def move(self, targets: Sequence[int], origins: Sequence[int], size: int) -> None:
-        """Move slots; from now on the first ``size`` are decoded."""
-
     def _forward(
         self, ids: Int[Tensor, "b n"], positions: Int[Tensor, "_ n"], mask: Any, cache: Cache
     ) -> Float[Tensor, "b n h"]:
@@ -90,11 +72,11 @@ class Decoder(ABC):
 
 
 def may_be_kept(nbytes: int) -> bool:
-    """Whether buffers of this size may stay on the GPU until the next call of an engine."""
+    """Return whether buffers of this size may stay on the GPU until the next call of an engine."""
     return nbytes <= KEPT * gpu_memory()
 
 
-def open_decoder(base: PreTrainedModel, slots: int, longest: int) -> Decoder:
+def open_decoder(base: PreTrainedModel, slots: int, longest: int) -> "Decoder":
     """Return the decoder of a model, with so many slots for texts of at most this length."""
     windows = attention_windows(base.get_decoder())
     if windows is None:
@@ -122,10 +104,10 @@ class _Layout:
     prefill: _Prefill | None = None
 
 
-class StaticDecoder(Decoder):
+class StaticDecoder(_Decoder):
     """Keys and values of all slots in static buffers, which grow by buckets."""
 
-    is_static = True
+    is_static = True  # rows can start at any time, and a step can be repeated on the same memory
 
     def __init__(
         self, base: PreTrainedModel, windows: dict[str, int | None], slots: int, longest: int
@@ -178,6 +160,7 @@ class StaticDecoder(Decoder):
     def states(
         self, tokens: Int[Tensor, " b"], positions: Int[Tensor, " b"]
     ) -> Float[Tensor, "b h"]:
+        """Decode a token of every slot, and return its hidden state."""
         slots = torch.arange(len(tokens), device=self.device)
         self.layout.places = slots * self.layout.capacity + positions
         states = self._forward(
@@ -225,6 +208,7 @@ class StaticDecoder(Decoder):
         return -(-positions // block) * block
 
     def move(self, targets: Sequence[int], origins: Sequence[int], size: int) -> None:
+        """Move slots; from now on the first ``size`` are decoded."""
         if not targets:
             return
         to, origin = to_device(list(targets), self.device), to_device(list(origins), self.device)
@@ -287,7 +271,7 @@ class _StaticLayer(DynamicLayer):  # type: ignore[misc]
         return tuple(buffer[slots, :end].transpose(1, 2) for buffer in self.buffers)
 
 
-class PaddedDecoder(Decoder):
+class PaddedDecoder(_Decoder):
     """Rows that start together, padded on the left, in transformers' own cache."""
 
     is_static = False
@@ -326,3 +310,7 @@ class PaddedDecoder(Decoder):
         order = order.to(self.device)
         self.cache.reorder_cache(order)
         self.mask = self.mask[order]
+
+
+Decoder = StaticDecoder | PaddedDecoder
+"""Reads texts into slots, and decodes a next token of every slot."""

@@ -56,7 +56,7 @@ class EngineSetup:
         return engine_options(self.rollout)
 
     def has_fallen_back(self, engine: Engine) -> bool:
-        """Whether this engine took the place of servers that did not start."""
+        """Return whether this engine took the place of servers that did not start."""
         return engine_of(self.rollout).is_remote and not engine.is_remote
 
 

@@ -88,7 +88,7 @@ class GraphedStep:
             self.restore(eager)
 
     def capture(self, step: Step) -> Any:
-        """A graph of a step, which is not done. Raises RuntimeError if it waits for the device."""
+        """Return a graph of a step, which is not run. Raises RuntimeError if the step waits."""
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
             step()
@@ -114,7 +114,7 @@ class GraphedStep:
         self.warn(f"engine: no CUDA graphs, since {reason}; decoding is several times slower")
 
     def copy(self) -> list[Tensor]:
-        """The state as it is."""
+        """Return a copy of the state."""
         return [part.clone() for part in self.state]
 
     def restore(self, values: Sequence[Tensor]) -> None:
@@ -123,7 +123,7 @@ class GraphedStep:
             part.copy_(value)
 
     def agrees(self, expected: Sequence[Tensor]) -> bool:
-        """Whether the state is the expected one: integers exactly, floats within ATOL."""
+        """Return whether the state is the expected one: integers exactly, floats within ATOL."""
         for part, value in zip(self.state, expected, strict=True):
             if not torch.allclose(part, value, rtol=0, atol=ATOL, equal_nan=True):
                 return False

@@ -283,7 +283,7 @@ class _Sampler:
         return may_be_kept(self.decoder.nbytes)
 
     def fits(self, sampling: Sampling, count: int, longest: int) -> bool:
-        """Whether it can sample other rows, with the weights as they are now."""
+        """Return whether it can sample other rows, with the weights as they are now."""
         if _has_hooks(self.policy) or _weights(self.policy) != self.weights:
             return False
         is_large_enough = count <= len(self.slots.rows) and longest <= self.longest

@@ -32,7 +32,7 @@ def draw(
 def distribution(
     logits: Float[Tensor, "b v"], sampling: Sampling, candidates: int
 ) -> tuple[Float[Tensor, "b n"], Int[Tensor, "b n"], Bool[Tensor, " b"]]:
-    """Unnormalised probabilities after temperature, top-k and top-p, and their tokens.
+    """Return unnormalised probabilities after temperature, top-k and top-p, and their tokens.
 
     All tokens as likely as the k-th are kept. Of equally likely tokens at the limit of top-p, only
     as many are kept as are needed to reach it, those with the lowest ids. Excluded tokens have
@@ -78,7 +78,7 @@ def distribution(
 
 
 def invert(probs: Float[Tensor, "b n"], uniforms: Float[Tensor, " b"]) -> Int[Tensor, " b"]:
-    """Index at which each row's cumulative probability exceeds its uniform number in [0, 1).
+    """Return the index at which each row's cumulative probability exceeds a number in [0, 1).
 
     An index of probability 0 is never drawn, even if rounding leaves the last sum below 1. Sums are
     float64, on a device that supports it.

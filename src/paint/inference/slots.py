@@ -94,11 +94,11 @@ class Slots:
         return torch.rand(self.limit, generator=torch.Generator().manual_seed(seed))
 
     def positions(self) -> Int[Tensor, " b"]:
-        """Position of every slot's next input."""
+        """Return the position of every slot's next input."""
         return (self.prompt_ends + self.counts)[: self.size]
 
     def next_uniforms(self) -> Float[Tensor, " b"]:
-        """The uniform numbers by which the next tokens are drawn."""
+        """Return the uniform numbers by which the next tokens are drawn."""
         counts = self.counts[: self.size]
         return self.uniforms[: self.size].gather(1, counts[:, None])[:, 0]
 

@@ -149,7 +149,7 @@ class BFloat16Lora(torch.autograd.Function):
 
 
 def _rounded(adapters: Sequence[Tensor], dtype: torch.dtype) -> tuple[Tensor, list[Tensor]]:
-    """A of all layers as one matrix, and each B, in the dtype of their products; by one kernel."""
+    """Return A of all layers as one matrix, and each B, in the dtype of their products."""
     a, b = adapters[::2], adapters[1::2]
     ranks = [len(one) for one in a]
     joint = a[0].new_empty(sum(ranks), a[0].shape[1], dtype=dtype)

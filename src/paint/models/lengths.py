@@ -13,11 +13,11 @@ MANY, SAMPLED = 10_000, 2_000
 
 
 def chunks(rows: Sequence[T]) -> Iterator[Sequence[T]]:
-    """The rows, CHUNK at a time."""
+    """Return the rows, CHUNK at a time."""
     for start in range(0, len(rows), CHUNK):
         yield rows[start : start + CHUNK]
 
 
 def spaced(rows: Sequence[T]) -> Sequence[T]:
-    """All rows, or of more than MANY about SAMPLED at equal distances."""
+    """Return all rows, or of more than MANY about SAMPLED at equal distances."""
     return rows[:: len(rows) // SAMPLED] if len(rows) > MANY else rows

@@ -25,7 +25,7 @@ INSTALL = "pip install 'paint-distill[gpu]'"
 
 
 def is_installed() -> bool:
-    """Whether liger-kernel can be imported."""
+    """Return whether liger-kernel can be imported."""
     return find_spec("liger_kernel") is not None
 
 
@@ -70,7 +70,7 @@ def use_liger(model: PreTrainedModel) -> str:
 
 @lru_cache
 def _with_rotary(forward: Any) -> FunctionType:
-    """A copy of a function in which the global name ``apply_rotary_pos_emb`` is Liger's."""
+    """Return a copy of a function in which the global name ``apply_rotary_pos_emb`` is Liger's."""
     names = {**forward.__globals__, "apply_rotary_pos_emb": rotary}
     copy = FunctionType(
         forward.__code__, names, forward.__name__, forward.__defaults__, forward.__closure__
@@ -85,7 +85,7 @@ def rotary(
     cos: Float[Tensor, "#b n d"],
     sin: Float[Tensor, "#b n d"],
 ) -> tuple[Float[Tensor, "b heads n d"], Float[Tensor, "b groups n d"]]:
-    """Queries and keys rotated by their positions; computed in place where they are contiguous."""
+    """Return queries and keys rotated by their positions, in place where they are contiguous."""
     from liger_kernel.ops import LigerRopeFunction
 
     rows, tokens = len(cos), cos.shape[1]
@@ -101,7 +101,7 @@ def rotary(
 
 
 def _calls_rotary(kind: type[nn.Module]) -> bool:
-    """Whether a layer's forward pass calls Llama's function with queries, keys, cos and sin."""
+    """Return whether a layer calls Llama's function with queries, keys, cos and sin."""
     module = sys.modules[kind.__module__]
     for name in ("apply_rotary_pos_emb", "rotate_half"):
         if _source(getattr(module, name, None)) != _source(getattr(llama, name)):
@@ -111,7 +111,7 @@ def _calls_rotary(kind: type[nn.Module]) -> bool:
 
 
 def _is_as(part: nn.Module, kind: type[nn.Module]) -> bool:
-    """Whether a module's forward pass is that of Llama's, and was not replaced before."""
+    """Return whether a module's forward pass is that of Llama's, and was not replaced before."""
     return "forward" not in vars(part) and _source(type(part).forward) == _source(kind.forward)
 
 

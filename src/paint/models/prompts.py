@@ -26,9 +26,9 @@ from paint.core.nesting import parse_json
 from paint.data.chats import is_chat, json_value, read_chat
 from paint.data.problems import Problem
 from paint.data.readers import DataError, kind_of, shorten
-from paint.environments.episodes import tools_of
 from paint.models.model_errors import PromptError, chat_errors
 from paint.objective import messages as paper
+from paint.resolve.environments import tools_of
 
 REFERENCE = "=== Reference Begin ===\n{{ context }}\n=== Reference End ===\n\n"
 TEACHER = REFERENCE + "{{ student }}"

@@ -19,7 +19,7 @@ class PassRow:
 def joined_rows(
     prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]]
 ) -> list[PassRow]:
-    """One row for each prompt and its completion, or for several where one goes on another."""
+    """Return a row for each prompt and its completion, or for several that continue each other."""
     rows: list[PassRow] = []
     for prompt, completion in zip(prompts, completions, strict=True):
         ids = [*prompt, *completion]

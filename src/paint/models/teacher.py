@@ -80,7 +80,7 @@ class Teacher:
         completions: Sequence[Sequence[int]],
         shared: int = 0,
     ) -> Float[Tensor, "n h"]:
-        """Hidden states of the completions' tokens after these prompts, without gradients.
+        """Return hidden states of the completions' tokens after these prompts, without gradients.
 
         The first ``shared`` tokens, which all prompts have, are read once until the weights change.
         """

@@ -31,13 +31,13 @@ from paint.core.demo_files import model_path
 from paint.core.errors import ConfigError, did_you_mean, format_short, format_value
 from paint.core.extensions import complete_options, extension_errors
 from paint.core.model_folder import other_than_model
-from paint.environments.episodes import tools_of
 from paint.grading.graders import needs_answer
 from paint.grading.unit_tests import CodeOptions
 from paint.objective.divergences import FORWARD_KL, Divergence, find_divergence
 from paint.objective.loss_options import Objective
 from paint.resolve.algorithm import Algorithm, LearnsFrom, RecordedAlgorithm, find_algorithm
 from paint.resolve.engines import AUTO, ENGINES, LOCAL, VLLM, EngineType, engine_of
+from paint.resolve.environments import tools_of
 from paint.resolve.optimizer import AdamW, OptimizerFactory, find_optimizer, learning_rate
 from paint.resolve.plan import (
     SLOW,

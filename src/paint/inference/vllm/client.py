@@ -79,13 +79,13 @@ class VllmServer:
         )
 
     def fork(self) -> "VllmServer":
-        """The same server for another client, which loads a separate adapter."""
+        """Return the same server for another client, which loads a separate adapter."""
         server = VllmServer(self.url, timeout=self.timeout, process=self.process)
         server.max_tokens = self.max_tokens
         return server
 
     async def healthy(self) -> bool:
-        """Whether it responds and its engine runs."""
+        """Return whether it responds and its engine runs."""
         try:
             await self._ask("GET", "/health", seconds=HEALTH_SECONDS)
         except EngineError:
@@ -212,7 +212,7 @@ class VllmServer:
         raise EngineError(f"{message}; {NEEDS}")
 
     def _plain(self, text: str) -> str:
-        """What a server sent, in one short line without control characters and without our key."""
+        """Return what a server sent in one short line, without control characters and our key."""
         if self.key:
             text = text.replace(self.key, "***")
         return sanitize_for_terminal(" ".join(text.split())[:SHOWN_CHARACTERS])

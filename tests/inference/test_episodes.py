@@ -13,7 +13,8 @@ from paint.config.schema import ConversationConfig
 from paint.core.credentials import read_references
 from paint.core.errors import ConfigError
 from paint.core.extensions import OptionTable, spec_of
-from paint.environments.episodes import Answer, Episode, Episodes, Opening, tools_of
+from paint.inference.episodes import Answer, Episode, Episodes, Opening
+from paint.resolve.environments import tools_of
 
 USER = {"role": "user", "content": "Check it."}
 

@@ -21,7 +21,7 @@ from uuid import UUID
 from paint.core.credentials import hide_values
 from paint.core.errors import replace_surrogates
 from paint.core.extensions import of_type
-from paint.environments.environment import ChatMessage
+from paint.inference.environment import ChatMessage
 
 CHARACTERS_PER_TOKEN = 32
 """Most characters of a token, on average, in a text that is no waste; prose has 4, code 3."""

@@ -5,7 +5,6 @@ conversation, which then has no reward. Neither ends the run.
 """
 
 import asyncio
-import inspect
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,24 +13,14 @@ from typing import Any
 
 from paint.config.schema import ConversationConfig
 from paint.core.background import Background
-from paint.core.errors import ConfigError
-from paint.core.extensions import (
-    build_options,
-    extension_errors,
-    load_object,
-    of_type,
-    require_call,
-    require_method,
-)
+from paint.core.extensions import build_options
 from paint.core.user_code import call_in_thread, call_user_code, describe_error, user_code
-from paint.environments.environment import ChatMessage
-from paint.environments.results import TOKENS, limited_text, read_messages, result_text
 from paint.grading.contract import Grade
 from paint.grading.functions import to_grade
 from paint.grading.processes import CallResult, to_plain
-
-SETTING = "conversation.environment"
-TOOLS = "conversation.tools"
+from paint.inference.environment import ChatMessage
+from paint.inference.environment_results import TOKENS, limited_text, read_messages, result_text
+from paint.resolve.environments import SETTING, load_environment, load_tool, methods_of, tool_name
 
 
 @dataclass(frozen=True)
@@ -156,9 +145,8 @@ class Episodes:
         limits = self._settings.timeout, self._tokens
         if self._class is None:
             return Episode(None, self._functions, *limits)
-        options = build_options(
-            self._class, self._settings.options, "conversation.options", _whose(self._settings)
-        )
+        whose = f"{SETTING} {self._settings.environment}"
+        options = build_options(self._class, self._settings.options, "conversation.options", whose)
         tools = dict(self._functions)
         try:
             with user_code():
@@ -250,71 +238,3 @@ class Episodes:
     async def _limited(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """What a function of the user's returns, sync or async, within ``conversation.timeout``."""
         return await call_user_code(function, *arguments, seconds=self._settings.timeout)
-
-
-def tools_of(settings: ConversationConfig) -> list[Callable[..., Any]]:
-    """Return the tools, as the model is told of them; those of a class of TRL's are its methods.
-
-    Raises ConfigError for two of one name.
-    """
-    tools = list(map(load_tool, settings.tools))
-    environment = load_environment(settings)
-    if environment is not None and not hasattr(environment, "step"):
-        tools += methods_of(environment).values()
-    names = list(map(tool_name, tools))
-    for name in names:
-        if names.count(name) > 1:
-            raise ConfigError(f"{TOOLS}: two tools are named {name}; rename one of them")
-    return tools
-
-
-def load_tool(spec: str) -> Callable[..., Any]:
-    """Return the function that ``conversation.tools`` names. Raises ConfigError for others."""
-    function = load_object(spec, TOOLS, ())
-    if not callable(function) or isinstance(function, type):
-        raise ConfigError(f"{TOOLS} {spec} is an object {of_type(function)}, and no function")
-    return function  # type: ignore[no-any-return]
-
-
-def load_environment(settings: ConversationConfig) -> Any:
-    """Return the class that ``conversation.environment`` names; None without one.
-
-    Raises ConfigError for what is no class, has neither ``step`` nor ``reset``, or other options.
-    """
-    if not settings.environment:
-        return None
-    found = load_object(settings.environment, SETTING, ())
-    whose = _whose(settings)
-    if not callable(found):
-        raise ConfigError(f"{whose} is an object {of_type(found)}, and no class")
-    with extension_errors(SETTING, settings.environment):
-        is_environment = hasattr(found, "step") or hasattr(found, "reset")
-    if not is_environment:
-        raise ConfigError(
-            f"{whose} has neither step nor reset; give it a step (docs/how-to/extend.md)"
-        )
-    build_options(found, settings.options, "conversation.options", whose)
-    require_call(whose, found, f"{settings.environment.rpartition(':')[2]}()")
-    require_method(whose, found, "step", "messages", "completion")
-    if hasattr(found, "step"):  # that of a class of TRL's takes the fields of the row
-        require_method(whose, found, "reset", "row", "seed")
-    require_method(whose, found, "close")
-    return found
-
-
-def methods_of(environment: type) -> dict[str, Callable[..., Any]]:
-    """Return the public methods of a class of TRL's, which are its tools."""
-    methods = inspect.getmembers(environment, inspect.isfunction)
-    taken = ("reset", "close")
-    return {
-        name: method for name, method in methods if not name.startswith("_") and name not in taken
-    }
-
-
-def tool_name(tool: Callable[..., Any]) -> str:
-    """Return the name by which a model calls a tool."""
-    return str(getattr(tool, "__name__", type(tool).__name__))
-
-
-def _whose(settings: ConversationConfig) -> str:
-    return f"{SETTING} {settings.environment}"

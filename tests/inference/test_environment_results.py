@@ -21,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paint.core.extensions import of_type
-from paint.environments.results import TooLongError, read_messages, result_text
+from paint.inference.environment_results import TooLongError, read_messages, result_text
 
 EXAMPLES = 50
 LIMIT = 8_192
