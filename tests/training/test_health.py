@@ -64,6 +64,15 @@ def test_health_ends_on_kl_by_default_and_not_with_a_reward_in_the_loss() -> Non
         assert health.ended_on == ended_on
 
 
+def test_health_warning_names_another_clip_where_that_of_the_run_misleads() -> None:
+    notes = list[str]()
+    for clip_mode in ("pointwise", "huber"):
+        health = Health(Config().changed("objective", clip_mode=clip_mode), [], notes.append)
+        for row in course("kl", LEAVES):
+            health.on_step(int(row["step"]), row | {"clip_frac": 0.1}, [])
+    assert ['set objective.clip_mode "huber"' in note for note in notes] == [True, False]
+
+
 def test_health_stop_on_none_stands_alone() -> None:
     with pytest.raises(paint.ConfigError, match="or none alone"):
         HealthConfig(stop_on=("none", "kl"))
