@@ -50,17 +50,14 @@ def simulated(rng: np.random.Generator, skills: np.ndarray, k: int) -> np.ndarra
 
 # Coverage: an interval of a simulated evaluation holds the truth at least 93 times in 100, of 1,000
 # runs. (The standard error of such a share is 0.7 %.) Skills are as spread as those of real models
-# on competition problems, and then so skewed that most problems are always solved.
+# on competition problems, and then so skewed that most problems are always solved. Most of them are
+# slow: exact cases hold the formulas (Clopper and Pearson, the textbook's t, enumerated flips).
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("problems", "a", "b"),
-    [
-        (30, 2, 0.2),
-        pytest.param(30, 0.5, 0.5, marks=pytest.mark.slow),
-        pytest.param(30, 0.1, 3, marks=pytest.mark.slow),
-        pytest.param(60, 0.2, 2, marks=pytest.mark.slow),
-    ],
+    [(30, 2, 0.2), (30, 0.5, 0.5), (30, 0.1, 3), (60, 0.2, 2)],
 )
 def test_avg_at_k_and_pass_at_k_intervals_cover_truth(problems: int, a: float, b: float) -> None:
     tries = (1, 2, 4, 12)
@@ -105,6 +102,7 @@ def test_bootstrap_interval_of_binary_values_is_clopper_pearson(values: int) -> 
     assert (interval.low == 0, interval.high == 1) == (values == 0, values == 30)
 
 
+@pytest.mark.slow
 def test_macro_average_interval_covers_truth() -> None:
     rng, hits, shapes = np.random.default_rng(13), 0, [(0.5, 0.5), (0.3, 0.6), (0.5, 1.0)]
     truth = sum(a / (a + b) for a, b in shapes) / len(shapes)
@@ -115,7 +113,8 @@ def test_macro_average_interval_covers_truth() -> None:
     assert 0.93 <= hits / RUNS <= 0.99
 
 
-@pytest.mark.parametrize("leap", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("leap", [False, True])
 def test_paired_difference_interval_covers_rare_gains(leap: bool) -> None:
     """Nearly all problems are solved before, and few gain anything, or much."""
     rng, hits = np.random.default_rng(23), 0
@@ -144,6 +143,7 @@ def test_paired_difference_interval_covers_truth_and_is_narrower() -> None:
     assert np.mean(widths) < 0.5
 
 
+@pytest.mark.slow
 def test_sign_flip_false_positive_rate_matches_level() -> None:
     rng, rejected = np.random.default_rng(15), 0
     for _ in range(RUNS):
@@ -163,7 +163,7 @@ def test_sign_flip_p_value_matches_enumeration() -> None:
     assert sign_flip([np.ones(40)]) == pytest.approx(1 / 10_001)
 
 
-@pytest.mark.parametrize("problems", [30, 100])
+@pytest.mark.parametrize("problems", [30, pytest.param(100, marks=pytest.mark.slow)])
 def test_detectable_difference_has_eighty_percent_power(problems: int) -> None:
     rng, skills = np.random.default_rng(16), np.random.default_rng(17).beta(0.5, 0.5, size=3000)
     gain = {30: 0.66, 100: 0.34}[problems]
@@ -308,6 +308,7 @@ def trained(
     return np.asarray(rng.binomial(12, moved) / 12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("seeds", "sd"), [(3, 0.0), (3, 0.02), (5, 0.02)])
 def test_over_seeds_interval_covers_truth(seeds: int, sd: float) -> None:
     rng, hits = np.random.default_rng(18), 0
