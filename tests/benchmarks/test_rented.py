@@ -13,8 +13,9 @@ import pytest
 
 import rented
 from models import random_qwen3
-from rented import ROWS, Part, new_figures, pack, run
+from rented import PARTS, ROWS, Arrived, Part, new_figures, pack, run
 
+ROOT = Path(rented.__file__).parents[1]
 MIB = 2**20
 
 
@@ -58,6 +59,53 @@ def done(work: Path) -> list[str]:
     return [line[8:] for line in (work / "figures.txt").read_text().splitlines()]
 
 
+def test_pack_writes_pieces_below_the_size_with_manifest_and_script(calls: Path) -> None:
+    manifests = {(call / "manifest.json").read_text() for call in calls.iterdir()}
+    assert len(manifests) == 1
+    assert all((call / "piece").stat().st_size <= MIB for call in calls.iterdir())
+    assert all((call / "rented.py").exists() for call in calls.iterdir())
+    groups = json.loads(manifests.pop())["groups"]
+    assert [piece["name"] for piece in groups["base"]] == ["call-00/piece"]
+    assert len(groups["model"]) == 3
+
+
+def test_unpack_gives_every_file_back(calls: Path, tmp_path: Path) -> None:
+    arrived, work = Arrived(calls, tmp_path), tmp_path / "work"
+    work.mkdir()
+    arrived = Arrived(calls, work)
+    assert arrived.unpack("model", 9, print) == arrived.unpack("base", 9, print) == []
+    for name in ("weights", "config.json"):
+        assert (work / "model" / name).read_bytes() == (tmp_path / "model" / name).read_bytes()
+    assert (work / "data/mbpp_test.jsonl").read_text() == '{"id": "mbpp_test"}\n'
+    assert (work / "code/pyproject.toml").exists()
+
+
+def test_unpack_names_pieces_that_are_missing_or_damaged(calls: Path, tmp_path: Path) -> None:
+    kept = shutil.copytree(calls / "call-02", tmp_path / "kept")
+    shutil.rmtree(calls / "call-02")
+    arrived = Arrived(calls, tmp_path)
+    assert arrived.unpack("model", 9, print) == ["call-02/piece is missing"]
+    shutil.copytree(kept, calls / "call-02")
+    (calls / "call-02" / "piece").write_bytes(b"half of it")
+    assert arrived.unpack("model", 9, print) == ["call-02/piece is damaged"]
+    shutil.copy(kept / "piece", calls / "call-02" / "piece")
+    assert arrived.unpack("model", 9, print) == []
+
+
+def test_piece_of_an_earlier_pack_counts_as_damaged(calls: Path, tmp_path: Path) -> None:
+    (calls / "call-03" / "manifest.json").write_text("{}")
+    (calls / "call-03" / "piece").write_bytes(b"old")
+    assert Arrived(calls, tmp_path).unpack("model", 9, print) == ["call-03/piece is damaged"]
+
+
+def test_command_that_fails_is_said_and_the_parts_may_try(calls: Path, tmp_path: Path) -> None:
+    said: list[str] = []
+    arrived = Arrived(calls, tmp_path)
+    arrived.manifest["commands"]["base"] = "false"
+    assert arrived.unpack("base", 9, said.append) == []
+    assert "status 1" in said[0]
+
+
 def test_run_goes_on_after_parts_that_fail_are_killed_or_hang(calls: Path, tmp_path: Path) -> None:
     work, out = tmp_path / "work", tmp_path / "out"
     parts = [
@@ -83,6 +131,69 @@ def test_run_goes_on_after_parts_that_fail_are_killed_or_hang(calls: Path, tmp_p
     assert {"part": "hangs", "name": "early"}.items() <= rows[5].items()
 
 
+def test_run_ends_before_its_time_and_says_what_had_none(
+    calls: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rented, "FEWEST", 1.0)
+    parts = [Part("first", 60, command=HANGS), Part("second", 60, command=WORKS)]
+    began = time.monotonic()
+    run(calls, tmp_path, None, (rented.SPARE + 2) / 60, parts=parts)
+    assert 1.5 < time.monotonic() - began < 6
+    assert done(tmp_path)[1:] == [
+        *("first: name early", "first: stopped after 2 s"),
+        *("second: not run: no time was left", "end"),
+    ]
+
+
+def test_part_whose_piece_is_missing_waits_behind_the_others(calls: Path, tmp_path: Path) -> None:
+    work, late = tmp_path / "work", tmp_path / "late"
+    shutil.move(calls / "call-01", late)
+    brings = script(f"import shutil; shutil.move({str(late)!r}, {str(calls / 'call-01')!r})")
+    needs = Part("needs", 30, ("base", "model"), WORKS)
+    run(calls, work, None, 2, parts=[needs, Part("works", 30, command=WORKS)])
+    assert done(work)[-2:] == ["needs: not run: call-01/piece is missing", "end"]
+    run(calls, work, None, 2, parts=[needs, Part("brings", 30, command=brings)])
+    assert [line.split(" after ")[0] for line in done(work)[-4:]] == [
+        *("brings: done", "needs: name works", "needs: done", "end"),
+    ]
+
+
+def test_run_does_what_was_not_tried_and_what_is_named_again(calls: Path, tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    parts = [Part("fails", 30, command=FAILS), Part("works", 30, command=WORKS)]
+    run(calls, work, None, 2, ["fails"], parts=parts)
+    run(calls, work, None, 2, parts=parts)
+    run(calls, work, None, 2, parts=parts)
+    run(calls, work, None, 2, ["fails"], parts=parts)
+    ends = [line.split(":")[0] for line in done(work) if " after " in line]
+    assert ends == ["fails", "works", "fails"]
+    assert done(work).count("fails: name first") == 1  # told again, and written once
+
+
+def test_run_waits_for_one_that_works_already(calls: Path, tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    holds = (
+        "import fcntl, sys, time\nfile = open(sys.argv[1], 'w')\nfcntl.flock(file, fcntl.LOCK_EX)\n"
+        "print(1, flush=True)\ntime.sleep(3)"
+    )
+    work.mkdir()
+    other = subprocess.Popen(
+        [sys.executable, "-c", holds, str(work / ".lock")], stdout=subprocess.PIPE, text=True
+    )
+    assert other.stdout is not None
+    assert other.stdout.readline() == "1\n"
+    began = time.monotonic()
+    run(calls, work, None, 2, parts=[Part("works", 30, command=WORKS)])
+    assert time.monotonic() - began > 1.5
+    assert other.wait() == 0
+    other.stdout.close()
+
+
+def test_run_without_any_call_says_so(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="nothing has arrived"):
+        run(tmp_path, tmp_path / "work", None, 1)
+
+
 def test_new_figures_have_steps_results_and_failures(tmp_path: Path) -> None:
     seed = tmp_path / "gsm8k" / "paint-bounded" / "seed-0"
     seed.mkdir(parents=True)
@@ -102,6 +213,14 @@ def test_new_figures_have_steps_results_and_failures(tmp_path: Path) -> None:
         run_name: {"run": run_name, **right, "_right": "1010"},
         "gsm8k-grpo-0.failed": {"failed": "gsm8k-grpo-0", "error": "ValueError: no"},
     }
+
+
+def test_arms_are_runs_of_the_example_and_parts_have_work() -> None:
+    from qwen.run import names_of
+
+    assert set(rented.ARMS) <= set(names_of("gsm8k"))
+    assert [part.name for part in PARTS] == ["decode-steps", "gsm8k", "peers", "long", "seeds"]
+    assert {part.name for part in PARTS} == set(rented.WORK)
 
 
 @pytest.mark.slow

@@ -281,7 +281,7 @@ def test_step_by_kernels_for_a_gpu_gives_values_and_tokens_of_step(policy: Polic
         expected = sampler.step.copy()
         written = [buffer.clone() for buffer in buffers_of(sampler)]
         sampler.step.restore(before)
-        places = sampler.decoder.layout.places  # type: ignore[attr-defined]
+        places = sampler.decoder.layout.places  # type: ignore[union-attr]
         for buffer in buffers_of(sampler):
             # What the step wrote, it writes again.
             buffer.view(-1, *buffer.shape[2:])[places] = 0

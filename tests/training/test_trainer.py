@@ -2,6 +2,7 @@
 
 import json
 import math
+import resource
 import shutil
 import signal
 from dataclasses import replace
@@ -17,6 +18,7 @@ from safetensors.torch import load_file, save_file
 
 from conftest import logits_alone
 from paint import NonFiniteError
+from paint.algorithms.variant import Variant
 from paint.config.recipe import from_table
 from paint.config.run_folder import (
     RunError,
@@ -25,8 +27,10 @@ from paint.config.run_folder import (
     read_run,
     read_run_json,
 )
-from paint.config.schema import Config, Reduction
+from paint.config.schema import Config, ConfigError, Reduction
+from paint.core.display import Clock
 from paint.core.distributed import sum_gradients
+from paint.core.extensions import spec_of
 from paint.core.storage import CorruptFileError, write_json
 from paint.data.problems import Problem, batch_indices
 from paint.grading.contract import Grade
@@ -42,8 +46,8 @@ from paint.objective.masking import mask_ratio, mask_solution, overlap, overlap_
 from paint.resolve.structure import linear_layers
 from paint.training.checkpoint import RanksDiffer
 from paint.training.loop import log_step
-from paint.training.run_log import step_metrics
-from paint.training.train_step import Setup
+from paint.training.run_log import append_metrics, step_metrics
+from paint.training.train_step import Batch, Setup, StepResult
 from processes import on_full_disk, started, train_command
 from runs import (
     adapter,
@@ -663,3 +667,31 @@ def test_trackers_receive_every_metric(tmp_path: Path) -> None:
     tags = set(accumulator.Tags()["scalars"])
     assert set(metrics) - {"step"} <= tags
     assert "step" not in tags  # it is the axis, and trackio's own name
+
+
+def test_metrics_full_disk_names_file_and_run(run: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(run, tmp_path / "run")
+    path = folder / "metrics.jsonl"
+    before, limits = path.read_bytes(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before), limits[1]))
+    try:
+        with pytest.raises(RunError) as error:
+            append_metrics(folder, {"step": 2.0})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    said = f"{path}: File too large; free some space, then `paint resume {folder}`"
+    assert str(error.value) == said
+    assert path.read_bytes() == before
+
+
+class NormOfNothing(Variant):
+    def step(self, setup: Setup, batch: Batch, step_index: int, clock: Clock) -> StepResult:
+        scored, _ = super().step(setup, batch, step_index, clock)
+        return scored, math.nan
+
+
+def test_train_step_with_a_norm_that_is_not_finite_is_refused(tmp_path: Path) -> None:
+    config = small(train={"method": spec_of(NormOfNothing)})
+    with pytest.raises(ConfigError, match="step returned the gradient norm nan"):
+        train(config, tmp_path / "run")
+    assert latest_checkpoint(tmp_path / "run") is None
