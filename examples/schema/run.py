@@ -140,7 +140,7 @@ def train(options: Options, arm: Arm, seed: int, guide: str) -> paint.Run:
     config = read_recipe(str(HERE / "recipes" / f"{recipe}.toml"), shared)
     config = config.changed("model", path=options.model)
     config = config.changed("data", path=str(options.folder / "train.jsonl"))
-    config = config.changed("grading", grader=options.grader)
+    config = config.changed("grading", grader=(options.grader,))
     config = config.changed("rollout", max_new_tokens=options.rollout_tokens)
     config = config.changed(
         "train",
