@@ -144,7 +144,6 @@ TINY: Sections = {
 OF_A_RUN: dict[str, tuple[str, Sections]] = {
     "demo-paint": ("demo-paint", {"context": {"source": ["solution", "other"]}}),
     "demo-grpo": ("demo-grpo", {"train": {"options": {"kl": 0.1}}, "log": {"token_rows": "all"}}),
-    "rlsd": ("rlsd", {"train": {"options": {"epsilon": 0.3}}}),
     "several sources": ("demo-opsd", {"data": {"path": ["a.jsonl", "b.jsonl"], "weights": [1, 2]}}),
 }
 

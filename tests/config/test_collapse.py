@@ -120,16 +120,6 @@ def test_kl_warning_needs_a_rise_that_lasts_and_a_loss_without_reward() -> None:
     assert not warning_history([row | {"advantage": 0.0} for row in leaves])
 
 
-def test_collapse_warnings_before_a_full_window_are_none() -> None:
-    rows = course("kl", [0.01, 9, 9, 9])
-    assert [bool(collapse_warnings(rows[:n], window=3)) for n in range(1, 5)] == [
-        False,
-        False,
-        False,
-        True,
-    ]
-
-
 def test_collapse_warnings_pass_over_steps_without_the_metric() -> None:
     rows: Rows = [{"step": 1}, *course("kl", [0.01, 9]), {"step": 4}, *course("kl", [9])]
     assert collapse_warnings(rows, window=2) == {"kl": (9, 0.01)}

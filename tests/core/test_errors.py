@@ -80,7 +80,6 @@ def test_wrap_errors_names_place_reason_and_hint() -> None:
         (RuntimeError(OF_ALLOCATOR), "there is not enough memory"),
         (OutOfMemoryError("CUDA out of memory. Tried 2 GiB"), "there is not enough memory"),
         (OSError(12, "Cannot allocate memory"), "there is not enough memory"),
-        (RuntimeError("std::bad_alloc"), "there is not enough memory"),
         (ImportError("x.so: failed to map segment from shared object"), "there is not enough"),
         (RuntimeError(OF_WRITER), r"the disk is full, or a limit (ulimit -f) is reached"),
         (RecursionError(), "RecursionError"),

@@ -66,13 +66,11 @@ def forgetful() -> Iterator[None]:
 
 CODE: dict[str, dict[str, dict[str, Any]]] = {
     "method": {"train": {"method": "notes:f"}},
-    "optimizer": {"train": {"optimizer": "notes:f"}},
     "context": {"context": {"source": ["notes:f"]}},
     "divergence": {"objective": {"divergence": "notes:f"}},
     "grader": {"grading": {"grader": ["notes:f"]}},
     "engine": {"rollout": {"engine": "notes:f"}},
     "server": {"rollout": {"engine": "vllm", "server": "touch mark; serve"}},
-    "server_args": {"rollout": {"engine": "vllm", "server_args": "--middleware notes.f"}},
     "urls": {"rollout": {"engine": "vllm", "urls": ["http://127.0.0.1:9"]}},
 }
 """Settings of a stranger's run that name code, or whom the key of servers is sent to."""
@@ -115,10 +113,8 @@ FEW += ["--train.batch-size", "2", "--rollout.max-new-tokens", "8", "--max-new-t
 ADVISED = ["--rollout.engine", "stored", "--problems", "1", "--samples", "2", "--ratios", "0"]
 COMMANDS: dict[str, list[str]] = {
     "show": ["show", ".", "--no-open"],
-    "show --contexts": ["show", ".", "--no-open", "--contexts", "other"],
     "show --no-rescore": ["show", ".", "--no-open", "--no-rescore"],
     "eval": ["eval", ".", *SOME],
-    "eval checkpoint": ["eval", "checkpoints/step-000001", *SOME],
     "eval --help": ["eval", ".", "--help"],
     "eval options": ["eval", ".", *SOME, "--grading.options.x", "1"],
     "held-out-kl": ["held-out-kl", ".", "demo", "--problems", "1", "--samples", "1"],
@@ -128,11 +124,7 @@ COMMANDS: dict[str, list[str]] = {
     "grade": ["grade", "."],
     "compare --stored": ["compare", "demo-paint", "demo-opsd", "--stored", ".", *FEW],
     "advise": ["advise", "demo-paint", "--rollout.stored", ".", *ADVISED],
-    "train from it": ["train", "run.json"],
 }
-REFUSED = {"eval options", "held-out-kl", "resume"}
-"""Commands that run what a run names, but for eval and show, which run its grader and divergence;
-the options of a grader are parsed by its module."""
 
 
 def call(words: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> int:
@@ -144,9 +136,9 @@ def is_needed(command: str, setting: str) -> bool:
     """Whether a command cannot do without what a setting names."""
     if command in ("held-out-kl", "resume"):
         return True
-    if command in ("eval", "eval checkpoint", "eval options"):
+    if command in ("eval", "eval options"):
         return setting == "grader"
-    return command in ("show", "show --contexts") and setting == "divergence"
+    return command == "show" and setting == "divergence"
 
 
 @pytest.mark.parametrize("setting", CODE)
@@ -167,23 +159,6 @@ def test_command_that_needs_the_code_of_a_strangers_run_is_refused_by_name(
     assert_nothing_ran(folder)
 
 
-@pytest.mark.parametrize("command", ["eval", "eval options", "eval --help", "show"])
-def test_command_over_a_strangers_run_runs_nothing(
-    command: str, stranger: Callable[[str], Path], said: Said, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = stranger("divergence" if command == "show" else "grader")
-    status = call(COMMANDS[command], monkeypatch)
-    assert status == (0 if command == "eval --help" else 2)
-    assert_nothing_ran(folder)
-    if status:
-        message = said()
-        assert '"notes:f"' in message
-        assert "--trust" in message
-        assert {"show": "--no-rescore"}.get(command, "--grading.grader") in message or (
-            command == "eval options"
-        )
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("setting", CODE)
 @pytest.mark.parametrize("command", COMMANDS)
@@ -199,7 +174,7 @@ def test_no_command_runs_what_a_strangers_run_names_unasked(
     assert_nothing_ran(folder)
     message = said()
     assert ("--trust" in message) == is_needed(command, setting), message
-    is_refused_otherwise = command in ("eval options", "train from it")
+    is_refused_otherwise = command == "eval options"
     assert status == (2 if is_needed(command, setting) or is_refused_otherwise else 0), message
 
 
@@ -445,22 +420,6 @@ def test_engine_that_a_strangers_evaluation_records_is_not_loaded(tmp_path: Path
         assert recorded_engines([tmp_path]) == {"notes:f"}
         with pytest.raises(ConfigError, match="cannot be imported"):
             load_object("notes:f", "rollout.engine", ())
-
-
-def test_workspace_notes_an_engine_that_the_user_named_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from paint.evaluation.store import evaluation_workspace
-
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    settings = {"engine": "notes:f"}
-    workspace = evaluation_workspace(tmp_path)
-    workspace.begin(settings)
-    assert not is_remembered(settings)  # as of `paint grade`, which loads no engine
-    with begin_call():
-        vouch_for(["notes:f"])
-        workspace.begin(settings)
-    assert is_remembered(settings)
 
 
 def test_module_of_the_package_is_not_looked_for_in_the_working_directory(

@@ -24,7 +24,7 @@ from paint.core import background, user_code
 from paint.core.background import Background
 from paint.core.errors import PaintError
 from paint.core.extensions import spec_of
-from paint.core.user_code import UserCodeError, call_in_thread, describe_error
+from paint.core.user_code import describe_error
 from paint.data.contexts import Contexts
 from paint.data.problems import Problem
 from paint.grading.contract import Grader, Item
@@ -80,15 +80,12 @@ def raises(error: BaseException) -> Callable[[], Any]:
 
 WAYS: dict[str, tuple[Callable[[], Any], str]] = {
     "exception": (raises(ValueError("wrong")), "wrong"),
-    "exit without a status": (sys.exit, "SystemExit"),
     "exit 0": (raises(SystemExit(0)), "SystemExit: 0"),
     "exit 1": (raises(SystemExit(1)), "SystemExit: 1"),
-    "exit with a text": (lambda: sys.exit("bye"), "SystemExit: bye"),
     "interrupt": (raises(KeyboardInterrupt()), "KeyboardInterrupt"),
     "cancelled": (raises(asyncio.CancelledError()), "CancelledError"),
     "cancelled future": (cancelled_future, "CancelledError"),
     "stop": (lambda: next(iter([])), "StopIteration"),
-    "stop async": (raises(StopAsyncIteration()), "StopAsyncIteration"),
     "generator exit": (raises(GeneratorExit()), "GeneratorExit"),
     "group": (raises(ExceptionGroup("of", [ExceptionGroup("of", [ValueError("inner")])])), "inner"),
     "base group": (raises(BaseExceptionGroup("of", [SystemExit(2)])), "SystemExit: 2"),
@@ -385,13 +382,9 @@ def by_method(name: str) -> Callable[[str], Any]:
 
 IN_COMMAND: dict[str, Callable[[str], Any]] = {
     "callback at a step": by_callback("on_step"),
-    "callback at a checkpoint": by_callback("on_checkpoint"),
-    "callback at the end": by_callback("on_end"),
     "context": by_context,
     "term": by_divergence("term"),
-    "slope": by_divergence("slope"),
     "method": by_method("__init__"),
-    "property of a method": by_method("needs_teacher"),
 }
 
 
@@ -411,13 +404,6 @@ def test_code_that_ends_in_any_way_ends_the_command_by_its_name(kind: str, way: 
 def test_ctrl_c_in_the_main_thread_ends_the_command(kind: str) -> None:
     with pytest.raises(KeyboardInterrupt):
         IN_COMMAND[kind]("interrupt")
-
-
-def test_interrupt_of_a_group_in_the_main_thread_is_ctrl_c() -> None:
-    with pytest.raises(KeyboardInterrupt), user_code.user_code():
-        raise BaseExceptionGroup("of", [KeyboardInterrupt(), ValueError()])
-    with pytest.raises(UserCodeError, match="KeyboardInterrupt"):
-        call_in_thread(raises(BaseExceptionGroup("of", [KeyboardInterrupt()])), 1)
 
 
 def test_description_of_a_group_is_its_first_error_and_the_number_of_others() -> None:

@@ -34,7 +34,6 @@ T = TypeVar("T")
 LOGGER = logging.getLogger("paint")  # without a handler, so that Python prints its warnings
 
 SAY_SECONDS = 20.0  # seconds between progress lines without a terminal
-LONGEST_PAUSE = 160.0  # between lines that have no news: the pause doubles up to it
 QUIET_SECONDS = 5.0  # of a call from Python, before its first line on stderr
 LINE_SECONDS = 10.0  # between its lines
 LEAST_SECONDS = 1.0  # of a count that is over, for a line
@@ -159,7 +158,6 @@ class Display:
         self.count: Counter | None = None
         self.work: tuple[str, float] | None = None  # title and start of what has no count
         self.beating = False  # whether a thread shows what lasts without news
-        self.pause = SAY_SECONDS  # until its next line
 
     def note(self, text: str) -> None:
         """Log a message for the user."""
@@ -207,7 +205,7 @@ class Display:
         now = time.monotonic()
         if now - self.printed < pause:
             return False
-        self.printed, self.pause = now, SAY_SECONDS
+        self.printed = now
         return True
 
     @contextmanager
@@ -230,10 +228,9 @@ class Display:
         self.printed = time.monotonic()
         while not ended.wait(min(SAY_SECONDS, 1.0)):
             # A single long operation of torch reports nothing, and lets this thread run.
-            if time.monotonic() - self.printed < self.pause:
-                continue
-            self.printed, self.pause = time.monotonic(), min(2 * self.pause, LONGEST_PAUSE)
-            self.progress(self._now())
+            if time.monotonic() - self.printed >= SAY_SECONDS:
+                self.printed = time.monotonic()
+                self.progress(self._now())
 
     def _now(self) -> str:
         if self.work is not None:
@@ -292,7 +289,7 @@ class Display:
     @contextmanager
     def counting(self, title: str, total: int, done: int = 0) -> Iterator["Counter"]:
         """Show progress, speed and time left of a count; without a terminal, every SAY_SECONDS."""
-        self.printed, self.pause = time.monotonic(), SAY_SECONDS
+        self.printed = time.monotonic()
         with self._drawn(title, total, done) as task:
             self.count = counter = Counter(self, title, total, done, task)
             with self._lasting():
@@ -306,7 +303,7 @@ class Display:
     def working(self, title: str) -> Iterator[None]:
         """Show that something without a count is under way; nothing where it is soon over."""
         before, self.work = self.work, (title, time.monotonic())
-        self.printed, self.pause = time.monotonic(), SAY_SECONDS
+        self.printed = time.monotonic()
         try:
             with self._drawn(title, 0, 0, counted=False), self._lasting():
                 yield
@@ -328,7 +325,7 @@ class Display:
     def phase(self, name: str, most_tokens: int = 0) -> None:
         """Show the current phase of the step, and the most tokens that it may write."""
         self.phase_name, self.phase_began = name, time.monotonic()
-        self.most_tokens, self.share, self.pause = most_tokens, 0.0, SAY_SECONDS
+        self.most_tokens, self.share = most_tokens, 0.0
         self._show(name)
 
     def portion(self, share: float, *, says_step: bool = False) -> None:

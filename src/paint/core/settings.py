@@ -57,11 +57,11 @@ def setting(default: Any, checks: Sequence[Check], note: str = "", help_text: st
 
 def or_none(checks: Sequence[Check]) -> Sequence[Check]:
     """Return the same checks for a value that may be None."""
-    return [Check(f"{check.allowed} or None", _unless_none(check.accepts)) for check in checks]
 
+    def widened(check: Check) -> Check:
+        return Check(f"{check.allowed} or None", lambda v: v is None or check.accepts(v))
 
-def _unless_none(accepts: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    return lambda value: value is None or accepts(value)
+    return list(map(widened, checks))
 
 
 def within(interval: str) -> Sequence[Check]:
@@ -235,13 +235,12 @@ def value_of_words(words: list[Any], annotation: Any) -> Any:
 def is_setting_type(annotation: Any) -> bool:
     """Return whether ``convert_value`` takes a type."""
     origin, arguments = get_origin(annotation), get_args(annotation)
-    if origin is Literal:
-        return all(isinstance(argument, str) for argument in arguments)
     if origin in (Union, types.UnionType):
         return all(map(is_setting_type, arguments))
     if origin is tuple:
         return arguments[1:] == (...,) and is_setting_type(arguments[0])
-    return annotation in _KINDS
+    is_choice = origin is Literal and all(isinstance(argument, str) for argument in arguments)
+    return is_choice or annotation in _KINDS
 
 
 def _fits(value: object, annotation: Any) -> bool:
