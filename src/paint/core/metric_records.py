@@ -553,18 +553,6 @@ METRICS = (
         of_run=True,
     ),
     Metric(
-        name="grader_prompt_tokens",
-        unit="tokens",
-        meaning="of prompts to an endpoint, as the grader reports them (`paint.report_usage`)",
-        of_run=True,
-    ),
-    Metric(
-        name="grader_completion_tokens",
-        unit="tokens",
-        meaning="of the endpoint's completions, as the grader reports them",
-        of_run=True,
-    ),
-    Metric(
         name="grader_seconds",
         unit="s",
         meaning="with a grader of your own: the wall seconds of each call added up, over all ranks",
