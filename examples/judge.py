@@ -20,7 +20,6 @@ from typing import Any
 
 import httpx2
 
-import paint
 from paint.grading.contract import Grade
 from strictgrade.thoughts import split_thought
 
@@ -83,12 +82,14 @@ async def grade(completion: str, row: Mapping[str, Any], options: JudgeOptions) 
         # With the response, whose Retry-After is waited for.
         raise httpx2.HTTPStatusError(said, request=response.request, response=response)
     body = response.json()
-    paint.report_usage(body.get("usage"))
     rating = json.loads(body["choices"][0]["message"]["content"])
     score, remark = rating["score"], rating["remark"] or ""
     if isinstance(score, bool) or score not in SCORES:
         raise ValueError(f"the judge's score is {str(score)[:20]}, not an integer from 0 to 10")
-    return Grade(score / 10, f"{int(score)} of 10", feedback=remark[:REMARK_CHARACTERS])
+    usage = body.get("usage") or {}
+    tokens = {"judge_tokens": usage["total_tokens"]} if "total_tokens" in usage else {}
+    feedback = remark[:REMARK_CHARACTERS]
+    return Grade(score / 10, f"{int(score)} of 10", feedback=feedback, metrics=tokens)
 
 
 def conversation(row: Mapping[str, Any]) -> str:

@@ -18,7 +18,7 @@ SHARES = {"A": 1.0, "B": 0.0, "TIE": 0.5}  # what the first answer gets
 async def ask(problem: str, first: str, second: str) -> str:
     """A, B or tie, by a scripted judge that likes boxes, then brevity, and else the first answer.
 
-    Ask an endpoint in its place, as examples/judge.py does, and let paint.report_usage count.
+    Ask an endpoint in its place, as examples/judge.py does.
     """
     await asyncio.sleep(0)
     values = [(r"\boxed" in answer, -len(answer)) for answer in (first, second)]

@@ -28,7 +28,6 @@ from paint.core.errors import NonFiniteError as NonFiniteError
 from paint.core.errors import PaintError as PaintError
 from paint.core.versions import __version__ as __version__
 from paint.grading.contract import Grade as Grade
-from paint.grading.cost import report_usage as report_usage
 from paint.objective.divergences import Divergence as Divergence
 from paint.objective.fused import fused_paint_loss as fused_paint_loss
 from paint.objective.loss import Loss as Loss

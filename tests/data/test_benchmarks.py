@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from paint.config.schema import ConfigError
-from paint.data.benchmarks import PUBLISHED, Benchmark, is_competition, load_benchmark
+from paint.data.benchmarks import PUBLISHED, Benchmark, load_benchmark
 from paint.data.problems import DataError, Problem
 from runs import write_problems
 
@@ -141,11 +141,3 @@ def test_load_benchmark_of_code_needs_tests_and_no_answers(tmp_path: Path) -> No
     assert {problem.fields["tests"] for problem in benchmark.problems} == {"assert True"}
     del rows[7]["test_list"]
     assert "row 8" in refusal(f"mbpp={write(tmp_path / 'bad.jsonl', rows)}")
-
-
-def test_is_competition_names_and_copies() -> None:
-    assert is_competition("aime_2024")
-    assert is_competition("math_500=copy.jsonl")
-    assert not is_competition("gsm8k")
-    assert not is_competition("demo")
-    assert not is_competition("mine.jsonl")

@@ -97,7 +97,7 @@ def test_key_of_a_call_that_is_not_read_is_refused(tmp_path: Path, call: dict[st
         read(tmp_path, ASKED, {"role": "assistant", "tool_calls": [call]}, RIGHT)
 
 
-def test_null_in_calls_and_schemas_counts_as_missing_and_is_noted(tmp_path: Path) -> None:
+def test_null_in_calls_counts_as_missing(tmp_path: Path) -> None:
     arguments: dict[str, Any] = {"a": 1.5, "b": None, "c": [{"d": None, "e": 2}, None], "f": {}}
     problem = read(tmp_path, ASKED, calling(arguments, id=None), RIGHT)
     [call] = problem.conversation[0]["tool_calls"]
@@ -106,14 +106,6 @@ def test_null_in_calls_and_schemas_counts_as_missing_and_is_noted(tmp_path: Path
     text = '{"a": null}'
     [call] = read(tmp_path, ASKED, calling(text), RIGHT).conversation[0]["tool_calls"]
     assert call["function"]["arguments"] == text
-
-    rows = [{"messages": [ASKED, calling({"b": None}), RIGHT]}]
-    rows += [{"messages": [AGAIN, calling({"b": 1}), RIGHT], "tools": [{"name": None}]}]
-    rows += [{"messages": [WRONG | {"role": "user"}, RIGHT | {"name": None}]}]
-    (tmp_path / "rows.json").write_text(json.dumps(rows))
-    found = read_problems(DataConfig(path=str(tmp_path / "rows.json"), turns="all"), needs={})
-    [note] = found.notes
-    assert note.startswith("null in calls of tools and in their schemas counts as missing (2 of 3 ")
 
 
 @pytest.mark.parametrize(

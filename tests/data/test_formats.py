@@ -245,7 +245,6 @@ def test_read_problems_own_problem_stands_before_published_columns(tmp_path: Pat
         ("#### -3\n", "-3"),
         ("#### $1,234.50", "$1234.50"),
         ("#### 50%", "50%"),
-        ("#### 3/4", "3/4"),
         ("#### .5", ".5"),
         ("####72\r\n", "72"),
     ],

@@ -10,7 +10,6 @@ from paint.core.display import Display
 from paint.data.benchmarks import Benchmark, load_benchmark
 from paint.data.gold_answer_checks import announce_benchmark, gold_warnings
 from paint.data.problems import DataError, Problem
-from paint.data.row_checks import SHOWN
 from paint.grading.graders import find_grader
 
 GOOD = ["7", r"\frac{1}{2}", "(0, 1)", "x = 3", r"12\text{ cm}", "1,000"]
@@ -69,11 +68,3 @@ def test_gold_warnings_text_answer_parses_with_warning() -> None:
     assert doubt.parses
     assert doubt.why == "it is read as text (read as 'the seventh')"
     assert said([doubt.problem]) == ""
-
-
-def test_announce_benchmark_counts_all_and_names_first() -> None:
-    problems = [Problem("p", "", r"\sqrt" if n else "1", f"<{n}>") for n in range(SHOWN + 5)]
-    text = said(problems)
-    assert f"<{SHOWN}>" in text
-    assert f"<{SHOWN + 1}>" not in text
-    assert "and 4 more" in text

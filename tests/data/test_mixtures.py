@@ -8,12 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paint.cli.main import parse
-from paint.commands.api.configure import configure
-from paint.config.recipe import find_recipe, from_table, read_recipe, to_table
-from paint.config.schema import ConfigError, DataConfig
+from paint.config.recipe import from_table, to_table
+from paint.config.schema import DataConfig
 from paint.data.benchmarks import require_distinct
-from paint.data.mixtures import describe_mixture, draw_problems, first_problems
+from paint.data.mixtures import draw_problems, first_problems
 from paint.data.problems import (
     DataError,
     Problem,
@@ -95,13 +93,6 @@ def test_draw_of_one_source_is_the_order_without_mixtures() -> None:
         assert draw_problems(problems, config, 3, step, 0) == batch_indices(10, 3, step, 0)
 
 
-def test_describe_mixture_tells_shares_and_epochs() -> None:
-    problems, config = mixed([10, 5], [3, 1])
-    lines = describe_mixture(problems, config, 40)
-    assert ["75.0%" in lines[0], "3 epochs" in lines[0], "2 epochs" in lines[1]] == [True] * 3
-    assert describe_mixture(problems, DataConfig(path="a.jsonl"), 40) == []
-
-
 def test_read_problems_of_sources_have_their_names_and_ids(tmp_path: Path) -> None:
     config = DataConfig(path=sources(tmp_path, a=3, b=2), limit=2)
     problems = read_problems(config).problems
@@ -171,47 +162,6 @@ def test_sources_of_recipe_are_paths_and_weights(
     config = from_table({"data": given}, base=base)
     assert (config.data.path, config.data.weights) == (path, weights)
     assert check_config(from_table(to_table(config))).config.data == config.data
-
-
-@pytest.mark.parametrize(
-    ("given", "parts"),
-    [
-        ({"path": ["a/x.jsonl", "b/x.json"]}, ["data.path", "distinct names", "a/x.jsonl"]),
-        ({"path": []}, ["data.path", "a path, or several"]),
-        ({"path": [{"path": "a", "wieght": 2}]}, ["data.path", "wieght", "did you mean weight"]),
-        ({"path": ["a", "b"], "weights": [1, 0]}, ["data.weights", "above 0", "0.0"]),
-        ({"path": ["a", "b"], "weights": [1]}, ["data.weights", "each source", "a, b"]),
-        ({"path": [{"path": "a", "weight": 1}, "b"], "weights": [1, 1]}, ["both given"]),
-    ],
-)
-def test_wrong_sources_are_refused(given: Mapping[str, Any], parts: list[str]) -> None:
-    with pytest.raises(ConfigError) as caught:
-        check_config(from_table({"data": given}))
-    for part in parts:
-        assert part in str(caught.value).replace("'", '"')
-
-
-def test_command_line_takes_several_sources_and_weights() -> None:
-    line = "train demo-paint --data.path a.jsonl b.jsonl --data.weights 2 1 --train.steps 3"
-    data = parse(line.split()).options.config.data
-    assert (data.path, data.weights) == (("a.jsonl", "b.jsonl"), (2.0, 1.0))
-    resumed = parse(["resume", "runs/a", "--data.path", "c.jsonl", "d.jsonl"]).options
-    assert resumed.data == ("c.jsonl", "d.jsonl")
-
-
-def test_configure_takes_sources_as_paths_or_dicts_and_rows_as_rows(tmp_path: Path) -> None:
-    a, b = map(Path, sources(tmp_path, a=1, b=1))
-    recipe = read_recipe(find_recipe("demo-paint"))
-    for value, weights in (
-        ([a, str(b)], ()),
-        ([{"path": a, "weight": 2}, {"path": str(b)}], (2.0, 1.0)),
-        ({"path": [{"path": a, "weight": 2}, b]}, (2.0, 1.0)),
-    ):
-        data = configure(recipe, tmp_path / "run", data=value)[0].data
-        assert (data.path, data.weights) == ((str(a), str(b)), weights)
-    assert not (tmp_path / "run").exists()
-    data = configure(recipe, tmp_path / "run", data=rows("a", 2))[0].data
-    assert len(Path(data.place).read_text().splitlines()) == 2
 
 
 def test_first_problems_are_those_of_a_run_in_the_shares_of_a_mixture_each_once() -> None:

@@ -238,14 +238,6 @@ def test_read_problems_list_of_answers_is_several(tmp_path: Path) -> None:
     assert read(path).problems[0].answers == ("1", "25")
 
 
-def test_read_evaluation_rows_level_and_subject_become_labels(tmp_path: Path) -> None:
-    named: dict[str, Any] = {"level": 5, "Subject": "Number  Theory"}
-    rows = [named, {"level": " "}, {"subject": ["x"]}]
-    problems = evaluated(tmp_path, *({"problem": "p", "answer": "1"} | row for row in rows))
-    labels = (("level", "5"), ("subject", "Number Theory"))
-    assert [problem.labels for problem in problems] == [labels, (), ()]
-
-
 def test_problem_stored_row_gives_graders_every_field() -> None:
     fields = {"q": "p", "tests": ["a", 1], "prompt": {"x": None}, "day": date(2026, 1, 2)}
     again = from_row(json.loads(json.dumps(to_row(Problem("p", "s", "1", "i", fields=fields)))))
@@ -255,21 +247,20 @@ def test_problem_stored_row_gives_graders_every_field() -> None:
 
 
 def test_problem_row_round_trips_through_json() -> None:
-    labels = (("level", "1"), ("subject", "x"))
     chat = Problem("b", "", "1", "i", turns=(("system", "a"), ("user", "b")))
-    more = Problem("p", "", "1", "i", ("2", "3"), labels)
+    more = Problem("p", "", "1", "i", ("2", "3"))
     for problem in (Problem("p", "", "1", "i"), more, chat):
         again = from_row(json.loads(json.dumps(to_row(problem))))
-        assert (again, again.labels) == (problem, problem.labels)
+        assert again == problem
     assert to_row(Problem("p", "", "1", "i")) == {"id": "i", "problem": "p", "answer": "1"}
     with pytest.raises(ValueError, match="not enough values"):
         from_row({"id": "i", "problem": "p", "answer": []})
 
 
-def test_problems_digest_depends_on_every_answer_but_not_labels() -> None:
+def test_problems_digest_depends_on_every_answer_but_not_rows() -> None:
     one = Problem("p", "s", "1", "i")
     assert problems_digest([one]) != problems_digest([replace(one, also=("2",))])
-    labelled = replace(one, row=3, labels=(("level", "1"),))
+    labelled = replace(one, row=3)
     assert problems_digest([one]) == problems_digest([labelled])
     assert problems_digest([one]) == problems_digest([replace(one, fields={"problem": "p"})])
     assert problems_digest([one]) != problems_digest([replace(one, fields={"rules": "r"})])

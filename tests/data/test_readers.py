@@ -127,21 +127,6 @@ def test_read_json_list_numbers_its_rows_and_keeps_digits(tmp_path: Path) -> Non
     assert [row for row, _ in read_rows(lines)] == [1, 2]
 
 
-def test_read_json_list_that_is_broken_is_refused(tmp_path: Path) -> None:
-    path = write(tmp_path / "p.json", b'[{"a": 1},\n {"a": }]')
-    assert refusal(
-        path
-    ) == f"{path}: invalid JSON: Expecting value: line 2 column 8 (char 18); " + (
-        "correct the file"
-    )
-
-
-@pytest.mark.parametrize("url", ["https://example.com/x.jsonl", "s3://bucket/x.parquet"])
-def test_read_rows_url_is_refused_as_one(url: str) -> None:
-    assert refusal(url) == f"{url} is a URL; download the file and name it"
-    assert "is a URL" in refusal(Path(url))
-
-
 def test_read_parquet_numbers_keep_digits_and_null_is_none(tmp_path: Path) -> None:
     path = parquet(
         tmp_path / "p.parquet",

@@ -1,7 +1,6 @@
 """What a run changed, in one sentence."""
 
 import numpy as np
-import pytest
 
 from paint.evaluation.change import NO_CHANGE, describe_change
 from paint.evaluation.intervals import compare_paired
@@ -63,24 +62,6 @@ def test_describe_change_of_several_sets_is_that_of_their_mean() -> None:
     assert text.startswith(f"Validation, mean over p and q, {mean} points over the base")
     assert "(58.3 before, 33.3 after)" in text
     assert describe_change({(0, "p"): WEAK, (0, "q"): STRONG}, []) == describe_change({}, [])
-
-
-@pytest.mark.parametrize(
-    ("scale", "words"), [(1, "hundredths of reward"), (3, "mean reward 1 of the base, 2.5 after")]
-)
-def test_describe_change_of_rewards_names_their_unit(scale: int, words: str) -> None:
-    before = samples((scale * WEAK.correct).tolist(), rewards=True)
-    after = samples((scale * STRONG.correct).tolist(), rewards=True)
-    assert words in describe_change({(0, "set"): before, (4, "set"): after}, [])
-
-
-def test_describe_change_counts_problems_without_a_reward() -> None:
-    before = samples(WEAK.correct.tolist(), rewards=True)
-    after = samples(STRONG.correct.tolist(), rewards=True)
-    assert before.rewards is not None
-    before.rewards[:2] = np.nan
-    text = describe_change({(0, "set"): before, (4, "set"): after}, [])
-    assert "; 2 of 24 problems have no reward; " in text
 
 
 def test_describe_change_without_validation_compares_first_and_last_steps() -> None:

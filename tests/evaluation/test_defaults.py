@@ -7,7 +7,6 @@ import pytest
 
 from paint.cli.main import parse
 from paint.config.schema import Config, ConfigError, EvaluationConfig, GradingConfig
-from paint.core.display import Display
 from paint.data.benchmarks import Benchmark
 from paint.evaluation.defaults import (
     default_benchmarks,
@@ -20,7 +19,6 @@ from paint.evaluation.defaults import (
     training_tokens,
     validation_protocol,
 )
-from paint.evaluation.evaluate import note_benchmarks
 from runs import changed, train, write_problems
 
 PAPER = {  # section 'Experimental Details'
@@ -89,40 +87,6 @@ def test_evaluation_of_own_task_is_never_on_mathematics() -> None:
 PAPERS = EvaluationConfig().benchmarks
 
 
-@pytest.mark.parametrize(
-    ("changes", "names", "what"),
-    [
-        ({}, PAPERS, "the paper's benchmarks"),
-        ({"model": {"path": "demo"}}, ("demo",), "whose model the run trains on own.jsonl"),
-        ({"data": {"path": "demo"}}, ("demo",), "the run was trained on others of the demo"),
-        ({"validation": {"path": "v.jsonl"}}, ("v.jsonl",), "the run's validation"),
-    ],
-)
-def test_note_benchmarks_says_what_the_default_is(
-    changes: dict[str, dict[str, Any]],
-    names: tuple[str, ...],
-    what: str,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    config = OWN
-    for section, values in changes.items():
-        config = config.changed(section, **values)
-    assert default_benchmarks(config)[0] == names
-    note_benchmarks(evaluation_of(config), config, "runs/first", Display())
-    said = capsys.readouterr().out
-    assert said.startswith(f"evaluated on {', '.join(names)}: ")
-    assert said.endswith(f"{what}; --benchmarks names others\n")
-    note_benchmarks(evaluation_of(config, ["mine.jsonl"]), config, "runs/first", Display())
-    assert capsys.readouterr().out == ""
-
-
-def test_note_benchmarks_of_a_model_are_the_papers(capsys: pytest.CaptureFixture[str]) -> None:
-    note_benchmarks(EvaluationConfig(), None, "owner/name", Display())
-    assert "the paper's benchmarks" in capsys.readouterr().out
-    note_benchmarks(defaults_of("demo", ["demo"]), None, "demo", Display())
-    assert capsys.readouterr().out == ""
-
-
 def test_flags_of_eval_have_the_defaults_of_the_benchmarks_that_are_named(run: Path) -> None:
     lengths = {}
     for words in (["mine.jsonl"], ["mine.jsonl", "aime_2024"], ["aime_2024"]):
@@ -132,6 +96,24 @@ def test_flags_of_eval_have_the_defaults_of_the_benchmarks_that_are_named(run: P
     assert lengths == {"mine.jsonl": 60, "aime_2024": 38_912}
     model = defaults_of("demo", ["mine.jsonl"])
     assert (model.benchmarks, protocol_of(model)) == (("mine.jsonl",), PAPER)
+
+
+@pytest.mark.parametrize(
+    ("changes", "names"),
+    [
+        ({}, PAPERS),
+        ({"model": {"path": "demo"}}, ("demo",)),
+        ({"data": {"path": "demo"}}, ("demo",)),
+        ({"validation": {"path": "v.jsonl"}}, ("v.jsonl",)),
+    ],
+)
+def test_default_benchmarks_are_those_of_validation_demo_or_paper(
+    changes: dict[str, dict[str, Any]], names: tuple[str, ...]
+) -> None:
+    config = OWN
+    for section, values in changes.items():
+        config = config.changed(section, **values)
+    assert default_benchmarks(config)[0] == names
 
 
 def test_validation_without_room_names_its_setting_and_what_fits(tmp_path: Path) -> None:

@@ -21,12 +21,10 @@ from paint.config.schema import (
     GradingConfig,
     RolloutConfig,
 )
-from paint.core.demo_files import MODEL
 from paint.core.display import Display
 from paint.core.extensions import spec_of
-from paint.data.benchmarks import Benchmark
-from paint.data.problems import DataError, Problem
-from paint.evaluation.evaluate import EvalTarget, make_tasks, name_of_run, resolve_targets
+from paint.data.problems import Problem
+from paint.evaluation.evaluate import name_of_run, resolve_targets
 from paint.evaluation.generate import (
     EvalTask,
     SamplingProtocol,
@@ -323,46 +321,21 @@ def answered(adapted: Path, tmp_path: Path) -> Path:
     return other
 
 
-@pytest.mark.parametrize("first", ["run", "other", "model"])
 def test_eval_targets_of_different_conversations_are_refused_unless_one_is_named(
-    adapted: Path,
-    answered: Path,
-    tmp_path: Path,
-    first: str,
-    capsys: pytest.CaptureFixture[str],
+    adapted: Path, answered: Path, tmp_path: Path
 ) -> None:
-    targets = {
-        "run": [str(adapted), str(answered)],
-        "other": [str(answered), str(adapted / "checkpoints/step-000001")],
-        "model": ["demo", str(answered)],
-    }[first]
+    evals = tmp_path / "evals"
+    pairs: list[list[str | Path]] = [[adapted, answered], [answered, adapted], ["demo", answered]]
+    for targets in pairs:
+        with pytest.raises(ConfigError, match=r"name it with --conversation\.environment"):
+            paint.evaluate(targets, benchmarks="demo", output_dir=evals)
+    assert not evals.exists()
     few = ["--samples", "1", "--limit", "1", "--rollout.max-new-tokens", "8", "--no-base"]
-    flags = [*few, "--benchmarks", "demo", "--output-dir", str(tmp_path / "evals")]
-    assert main(["eval", *targets, *flags]) == 2
-    said = capsys.readouterr().err
-    own = ['""', f'"{spec_of(Again)}"']
-    its, theirs = own if first == "other" else own[::-1]
-    assert f"{targets[1]} has conversation.environment {its}, and {targets[0]}, which" in said
-    assert f"{theirs}: all targets" in said
-    assert not (tmp_path / "evals").exists()
-    with pytest.raises(ConfigError, match=r"name it with --conversation\.environment"):
-        paint.evaluate(targets, benchmarks="demo", output_dir=tmp_path / "evals")
-    if first != "model":
-        return
+    flags = [*few, "--benchmarks", "demo", "--output-dir", str(evals)]
     named = ["--conversation.environment", spec_of(Again)]
-    assert main(["eval", *targets, *flags, *named]) == 0
-    stores = list((tmp_path / "evals").rglob("completions.jsonl"))
+    assert main(["eval", "demo", str(answered), *flags, *named]) == 0
+    stores = list(evals.rglob("completions.jsonl"))
     assert {len(lines_of(store.parent)[0]["conversation"]["turns"]) for store in stores} <= {1, 2}
-
-
-def test_make_tasks_row_with_unknown_tools_is_refused_with_the_benchmarks_name(
-    policy: Policy,
-) -> None:
-    schemas = [{"type": "function", "function": {"name": "look_up"}}]
-    row = Problem("What is it?", "", "5", "q1", fields={"tools": schemas})
-    place = Path("mine"), EvalTarget("base", None), Benchmark("mine", [row])
-    with pytest.raises(DataError, match='benchmark mine: problem q1: its tools name "look_up"'):
-        make_tasks(policy, [place], PROTOCOL, QUIET)
 
 
 def test_eval_run_of_another_grader_is_refused(adapted: Path, tmp_path: Path) -> None:
@@ -409,15 +382,6 @@ def test_eval_full_tuning_checkpoints_share_base_with_adapters(
     shutil.copytree(run / "checkpoints/step-000001/model", folder / "model")
     assert main(["eval", str(folder), *flags]) == 2
     assert "model.safetensors is not the file that was written" in capsys.readouterr().err
-    # What does not go together is refused before anything is loaded or stored.
-    nothing = ["--output-dir", str(tmp_path / "nothing")]
-    for more, message in (
-        ([str(adapted)], "its train_mode is 'lora', another target's is 'full'"),
-        (["--rollout.engine", "vllm"], "a checkpoint's model/ folder is a complete model"),
-    ):
-        assert main(["eval", str(run), *more, *flags, *nothing]) == 2
-        assert message in capsys.readouterr().err
-    assert not (tmp_path / "nothing").exists()
 
 
 @pytest.mark.parametrize(
@@ -592,32 +556,6 @@ of_two = partial(judge, scale=2)
 )
 def test_runs_of_one_folder_name_have_evaluations_of_their_own(run: str, name: str) -> None:
     assert name_of_run(Path("/data", run)) == name
-
-
-NAME = "[best] {0} [/red]"
-
-
-def test_eval_file_names_are_shown_verbatim_and_cannot_escape_folder(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    row = json.dumps({"problem": "1+1?", "answer": "2", "id": "[bold]"}) + "\n"
-    dots, marked = tmp_path / "...jsonl", tmp_path / f"{NAME.replace('/', '')}.jsonl"
-    for path in (dots, marked):
-        path.write_text(row)
-    flags = ["--samples", "1", "--no-thinking", "--rollout.max-new-tokens", "8"]
-    flags += ["--output-dir", str(tmp_path / "evals"), "--benchmarks"]
-    assert main(["eval", "demo", *flags, str(dots)]) == 2
-    assert "is no folder name" in capsys.readouterr().err
-    assert not (tmp_path / "evals").exists()
-
-    # A model that is named by its place has the name of its folder.
-    model = shutil.copytree(MODEL, tmp_path / "models/mine")
-    (model / "sub").mkdir()
-    monkeypatch.chdir(model / "sub")
-    assert main(["eval", "..", *flags, str(marked)]) == 0
-    assert capsys.readouterr().out.count(marked.stem) >= 3  # generating, grading, and the tables
-    assert (tmp_path / "evals/mine/base" / marked.stem / "grades.jsonl").exists()
-    assert not (tmp_path / "base").exists()
 
 
 def test_grade_any_of_several_is_right(policy: Policy, tmp_path: Path, grader: MathGrader) -> None:

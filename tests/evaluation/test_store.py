@@ -1,7 +1,5 @@
 """What an evaluation leaves on disk survives kills, damage and changed settings."""
 
-import json
-import shutil
 import subprocess
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -141,17 +139,6 @@ def test_store_without_checksums_is_read_unverified(tmp_path: Path) -> None:
         assert all(sample.text.startswith("It iS") for sample in store.samples())
 
 
-def test_store_samples_of_other_prompts_are_refused(tmp_path: Path) -> None:
-    fill(fresh(tmp_path / "mine"))
-    elsewhere = opened(tmp_path / "other", ASKED, PROBLEMS, [[7, i] for i in range(3)])
-    with elsewhere as store:
-        for problem, number in store.missing:
-            store.add(sample_of(problem.id, number, prompt=[7, int(problem.id)]))
-    shutil.copy(tmp_path / "other/completions.jsonl", tmp_path / "mine/completions.jsonl")
-    (tmp_path / "mine/SHA256SUMS").unlink()
-    assert "problem 0: its prompt has changed" in refusal(fresh(tmp_path / "mine"))
-
-
 def test_store_other_setting_is_refused_with_differences(tmp_path: Path) -> None:
     fill(fresh(tmp_path))
     before = contents(tmp_path)
@@ -177,19 +164,6 @@ def test_store_samples_and_problems_can_grow_or_shrink(tmp_path: Path) -> None:
         assert not less.missing
         assert [s.key for s in less.samples()] == [("0", 0), ("1", 0), ("2", 0)]
         assert len(less.written) == 9
-
-
-def test_store_settings_are_plain_json_with_every_library_version(tmp_path: Path) -> None:
-    fill(fresh(tmp_path))
-    fill(fresh(tmp_path, versions={"paint": "2"}))
-    fill(fresh(tmp_path))
-    asked = json.loads((tmp_path / "settings.json").read_text())
-    assert asked == ASKED | {"versions": [{"paint": "1"}, {"paint": "2"}]}
-
-
-def test_store_is_locked_by_one_process(tmp_path: Path) -> None:
-    with fresh(tmp_path), pytest.raises(storage.FolderInUse), reopen_store(tmp_path):
-        pass
 
 
 @pytest.mark.parametrize("cut", [0, 1, 60, 150, 10_000])

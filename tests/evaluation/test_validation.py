@@ -14,15 +14,13 @@ import pytest
 
 from paint.cli import main
 from paint.config.run_folder import read_run
-from paint.config.schema import Config, ConfigError, ValidationConfig
+from paint.config.schema import Config, ValidationConfig
 from paint.core.demo_files import HELD_OUT_PROBLEMS
-from paint.core.display import Display, shown_on_terminal
-from paint.data.readers import DataError
+from paint.core.display import shown_on_terminal
 from paint.evaluation.frame import Report, select_rows
 from paint.evaluation.metrics import GradedSamples, compute_metrics
 from paint.evaluation.store import StoreError
 from paint.evaluation.validation import tracker_metrics
-from paint.lab.viewer.run import PageSpec, run_data
 from processes import in_two_processes, train_command, until
 from reports import compared_in, policies_of, report_in
 from runs import changed, rows_of, train, write_problems
@@ -75,17 +73,6 @@ def test_validation_evaluates_every_checkpoint(finished: tuple[Path, str], tmp_p
     before = (run / "validation" / "summary.json").read_text()
     assert main(["grade", str(run), "--output-dir", str(tmp_path)]) == 0
     assert (tmp_path / "summary.json").read_text() == before
-
-
-def test_training_ends_with_the_sentence_of_its_page(finished: tuple[Path, str]) -> None:
-    run, said = finished
-    sentence = run_data(run, PageSpec(again=False), Display(enabled=False))["change"]
-    assert sentence.startswith("Validation ")
-    *_, took, last, done = said.splitlines()
-    assert last == sentence
-    assert done == f"done: {run / 'checkpoints/step-000003'}"
-    assert took.startswith("took ")
-    assert "set-up, validation and saving" in took
 
 
 @pytest.mark.slow
@@ -174,15 +161,3 @@ def test_validation_changed_problems_are_refused(mine: Path, finished: tuple[Pat
     finally:
         mine.write_text(before)
     assert len((run / "metrics.jsonl").read_text().splitlines()) == 3
-
-
-def test_validation_invalid_settings_are_refused_at_start(mine: Path, tmp_path: Path) -> None:
-    too_long = ValidationConfig(path=str(mine), max_new_tokens=1024)
-    long = replace(config(mine), validation=too_long)
-    with pytest.raises(ConfigError, match="1024"):
-        train(long, tmp_path / "run")
-    with pytest.raises(DataError, match=r"nowhere\.jsonl"):
-        train(replace(long, validation=ValidationConfig(path="nowhere.jsonl")), tmp_path / "run")
-    with pytest.raises(ConfigError, match="1024"):  # before training problems are counted
-        train(long.changed("data", max_prompt_tokens=1), tmp_path / "run")
-    assert not (tmp_path / "run").exists()

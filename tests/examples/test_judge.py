@@ -107,7 +107,8 @@ def test_judge_asks_the_endpoint_four_at_once(endpoint: Endpoint) -> None:
     with find_grader(SPEC, concurrency=4, table=endpoint.options) as grader:
         grades = graded(grader, 12)
     assert endpoint.most == 4
-    assert grades == [Grade(0.7, "7 of 10", feedback="It could be shorter.")] * 12
+    tokens = {"judge_tokens": 49}
+    assert grades == [Grade(0.7, "7 of 10", feedback="It could be shorter.", metrics=tokens)] * 12
     assert len(endpoint.requests) == 12
     assert set(endpoint.keys) == {"Bearer a-key"}
     assert {request["model"] for request in endpoint.requests} == {"a-judge"}
@@ -127,7 +128,6 @@ def test_judge_is_asked_again_where_the_endpoint_is_overloaded(endpoint: Endpoin
         grades = graded(grader, 4)
         cost = grader.take_cost()
     assert (cost.answers, cost.calls, cost.failed) == (4, 8, {"HTTP 503": 4})
-    assert (cost.prompt_tokens, cost.completion_tokens) == (4 * 40, 4 * 9)
     assert [grade.reward for grade in grades] == [0.7] * 4
 
 

@@ -14,7 +14,7 @@ from extensions.lion import LionFactory
 from extensions.reward_weighted import RewardOptions, RewardWeighted
 from extensions.shout_engine import ShoutEngine
 from paint.cli.main import main, parse
-from paint.config.recipe import differences, flags, from_table, read_recipe, to_table
+from paint.config.recipe import from_table, read_recipe, to_table
 from paint.config.run_folder import read_metrics, read_run, read_run_json
 from paint.config.schema import Config, TrainConfig
 from paint.core.errors import ConfigError
@@ -151,23 +151,6 @@ def test_options_of_a_grader_are_flags_of_eval_and_grade() -> None:
     assert parse(["eval", "demo", *words]).options.config.grading.options == {"longest": 9}
 
 
-@pytest.mark.parametrize(
-    ("flag", "message"),
-    [
-        ("--train.options.baseline=x", "train.options.baseline"),
-        ("--train.options.base=1", "unknown option train.options.base"),
-        ("--grading.options.longest=0", "grading.options.longest must be at least 1, got 0 (char"),
-        ("--grading.options.other=0", "unknown option grading.options.other"),
-        ("--context.options.most=1", "unknown option context.options.most"),
-    ],
-)
-def test_options_wrong_on_the_line_are_refused(
-    flag: str, message: str, recipe: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["plan", recipe, flag, "--model.path", "demo", "--data.path", "demo"]) == 2
-    assert message in " ".join(capsys.readouterr().err.replace("│", " ").split())
-
-
 def test_options_of_another_extension_are_dropped(recipe: str) -> None:
     base = read_recipe(recipe)
     other = from_table({"train": {"method": "distillation"}}, base=base)
@@ -188,33 +171,6 @@ def test_options_of_a_subclass_are_its_own_defaults() -> None:
     for table, baseline in (({}, 0.5), ({"baseline": 0.2}, 0.2)):
         config = TrainConfig(method=spec_of(Halved), options=OptionTable(table))
         assert find_algorithm(config).options == RewardOptions(baseline)
-
-
-def test_options_are_in_help_of_the_extension(
-    recipe: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["train", recipe, "--help"]) == 0
-    text = " ".join(capsys.readouterr().out.replace("│", " ").split())
-    assert (
-        "--train.options.baseline FLOAT What is subtracted from every reward. (default: 0.5)"
-        in text
-    )
-    assert "--grading.options.longest INT" in text
-    assert main(["train", "demo-paint", "--help"]) == 0
-    assert "options.baseline" not in capsys.readouterr().out
-
-
-def test_options_are_flags_and_differences_by_their_names(recipe: str) -> None:
-    default = from_table(NAMES, base=Config())
-    config = read_recipe(recipe)
-    assert flags(config, default) == [
-        *("--rollout.options.signature", "loud", "--train.options.baseline", "0.5"),
-        *("--train.optimizer-options.beta1", "0.8", "--grading.options.longest", "1"),
-    ]
-    assert differences(default, config)[:2] == [
-        'rollout.options.signature: unset -> "loud"',
-        "train.options.baseline: unset -> 0.5",
-    ]
 
 
 def test_options_of_a_record_are_read_without_the_extension() -> None:
@@ -281,23 +237,3 @@ def test_options_of_the_environment_are_refused_without_their_values(
         open_grader(grading)
     assert it.value.__cause__ is None
     assert "als0-n0t" not in str(it.value)
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["--grading.options.api-key", "sk-SECRET"],
-        ["--grading.options.api-key=sk-SECRET"],
-        ["--grading.options.url", "http://user:SECRET@h/v1"],
-        ["--data.path", "https://user:SECRET@h/x"],
-        ["--rollout.server", "bash -c 'HF_TOKEN=SECRET exec vllm serve'"],
-    ],
-)
-def test_secret_on_the_line_is_refused_without_repeating_it(
-    words: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    grader = ["--grading.grader", "extensions.key_grader:grade"]
-    assert main(["train", "demo-paint", *grader, *words]) == 2
-    said = "".join(capsys.readouterr())
-    assert "read it from the environment" in said
-    assert "SECRET" not in said

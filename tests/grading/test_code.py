@@ -6,14 +6,10 @@ from typing import Any
 
 import pytest
 
-from codetrial.sandbox import SandboxError, Sandboxes
 from paint.config import schema as cfg
-from paint.core.display import Display
-from paint.core.errors import ConfigError, PaintError
+from paint.core.errors import ConfigError
 from paint.core.extensions import OptionTable
-from paint.data.benchmarks import Benchmark
-from paint.data.gold_answer_checks import announce_benchmark
-from paint.data.problems import DataError, Problem, read_problems
+from paint.data.problems import DataError, read_problems
 from paint.grading.contract import Grade, Grader, Item
 from paint.grading.graders import needs_answer, open_grader
 from paint.grading.unit_tests import CodeGrader, CodeOptions
@@ -53,20 +49,6 @@ def test_reward_reason_and_feedback_of_failed_tests(grader: Grader) -> None:
     assert grade(grader, ADD, "\n".join(tests[:2])) == Grade(1.0, "2 of 2 tests passed")
 
 
-def test_sandbox_that_cannot_be_started_is_an_error_of_paint(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def fail(*_: Any) -> None:
-        raise SandboxError("no process starts")
-
-    monkeypatch.setattr(Sandboxes, "run", fail)
-    with CodeGrader(CodeOptions(), workers=1) as grader:
-        with pytest.raises(PaintError, match="no process starts"):
-            grade(grader, ADD, "assert add(1, 2) == 3")
-        with pytest.raises(PaintError, match="no process starts"):
-            grader.check_rows([{"tests": "assert add(1, 2) == 4"}])
-
-
 def test_share_of_passed_tests_is_the_reward_by_option() -> None:
     with CodeGrader(CodeOptions(reward="share"), workers=1) as grader:
         tests = "assert add(1, 2) == 3\nassert add(1, 1) == 3"
@@ -103,10 +85,8 @@ def test_grades_without_a_test(grader: Grader) -> None:
         # What crosses as it is.
         ("assert f() == [1, (2.5, None), {'a': {1, 2}, 3: b'x'}, True]", None),
         ("assert f() == 2 ** 5000", None),
-        ("assert f() == 1 + 2j", None),
         ("import math\nassert math.isnan(f())", "def f(): return float('nan')"),
         ("assert f() is None", None),
-        ("assert f() == {(1, 2): [frozenset({3})]}", None),
         ("assert type(f()) is tuple", "def f(): return (1,)"),
         ("assert f() == range(3)", None),
         ("assert f() is int", None),
@@ -124,15 +104,6 @@ def test_grades_without_a_test(grader: Grader) -> None:
         # Containers and numbers of the library, and subclasses, by their values.
         ("assert f() == {'a': 2}", "from collections import *\ndef f(): return Counter('aa')"),
         (
-            "assert f() == {'a': [1]}",
-            "from collections import *\ndef f():\n d = defaultdict(list)\n d['a'].append(1)\n"
-            " return d",
-        ),
-        (
-            "assert f() == (1, 2)",
-            "from collections import *\nP = namedtuple('P', 'x y')\ndef f(): return P(1, 2)",
-        ),
-        (
             "from fractions import Fraction\nassert f() == Fraction(1, 3)",
             "from fractions import Fraction\ndef f(): return Fraction(1, 3)",
         ),
@@ -143,7 +114,6 @@ def test_grades_without_a_test(grader: Grader) -> None:
         # What an iterator gives.
         ("assert list(f()) == [0, 1]", "def f():\n yield from range(2)"),
         ("assert sorted(f()) == [1, 2]", "def f(): return {2: 0, 1: 0}.keys()"),
-        ("assert [x for x in f()] == [1]", "def f(): return map(int, '1')"),
         # A truth value that is no plain one.
         ("assert f()", "import re\ndef f(): return re.match('a', 'a')"),
         ("assert not f()", "import re\ndef f(): return re.match('b', 'a')"),
@@ -154,7 +124,6 @@ def test_grades_without_a_test(grader: Grader) -> None:
         ("x = [1]\nassert f(x) is not x and f(x) == x", "def f(x): return list(x)"),
         ("x = [[0]] * 2\nf(x)\nassert x == [[1], [1]]", "def f(x): x[0][0] += 1"),
         ("x = [1, 2]\nfor n in x: f(x)\nassert x == [1, 2]", "def f(x): pass"),
-        ("x = {1: 2}\nfor n in x: assert f(x) == 1", "def f(x): return len(x)"),
         # Functions and types as arguments.
         ("assert f(len, 'abc') == 3", "def f(g, x): return g(x)"),
         ("assert f([1, 'a'], int) == [1]", "def f(x, t): return [y for y in x if type(y) is t]"),
@@ -208,10 +177,8 @@ def test_grades_without_a_test(grader: Grader) -> None:
 )
 def test_right_code_passes(grader: Grader, tests: str, code: str | None) -> None:
     right: dict[str, str] = {
-        "assert f() == {(1, 2)": "{(1, 2): [frozenset({3})]}",
         "assert f() == [1,": "[1, (2.5, None), {'a': {1, 2}, 3: b'x'}, True]",
         "assert f() == 2 **": "2 ** 5000",
-        "assert f() == 1 +": "1 + 2j",
         "assert f() is None": "None",
         "assert f() == range": "range(3)",
         "assert f() is int": "int",
@@ -335,9 +302,3 @@ def test_rows_need_tests_where_completions_are_graded(tmp_path: Any) -> None:
     file.write_text(json.dumps({"problem": "Write add."}))
     with pytest.raises(DataError, match=r'grading\.grader "code" needs it'):
         read_problems(cfg.DataConfig(path=str(file)), needs=needs)
-
-
-def test_benchmark_without_tests_is_refused_before_sampling(grader: Grader) -> None:
-    problem = Problem("Write add.", "", "", "7")
-    with pytest.raises(DataError, match=r"^code, problem 7: no tests in the field tests"):
-        announce_benchmark(grader, Benchmark("code", [problem]), Display())

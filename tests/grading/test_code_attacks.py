@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from codetrial.sandbox import WAYS, Limits, Sandboxes, Way, describe_confinement, find_way
+from codetrial.sandbox import WAYS, Limits, Sandboxes, Way
 from paint.core.errors import PaintError
 from paint.grading.contract import Grade, Grader, Item
 from paint.grading.unit_tests import CodeGrader, CodeOptions
@@ -36,7 +36,6 @@ WRONG = {
         "def add(a, b): return Any(7)"
     ),
     "end with status 0": "import os\nos._exit(0)",
-    "exit": "import sys\nsys.exit(0)",
     "exit in a call": "import sys\ndef add(a, b): sys.exit(0)",
     "exit handler": "import atexit, os\natexit.register(os._exit, 0)\ndef add(a, b): return 7",
     "signal handler": (
@@ -109,13 +108,6 @@ WRONG = {
         "class NotPlainError(Exception): pass\n"
         "def add(a, b): raise (CodeEndedError if a > 5 else NotPlainError)"
     ),
-    "object that equals all": (
-        "class Any:\n"
-        "    def __eq__(self, other): return True\n"
-        "    def __ne__(self, other): return False\n"
-        "    __hash__ = None\n"
-        "def add(a, b): return Any()"
-    ),
     "class that equals all": (
         "class Meta(type):\n"
         "    def __eq__(self, other): return True\n"
@@ -130,12 +122,6 @@ WRONG = {
         "    def __int__(self): return 3\n"
         "    __index__ = __int__\n"
         "def add(a, b): return Any()"
-    ),
-    "add that is no function": (
-        "class Add:\n"
-        "    def __call__(self, a, b): return self\n"
-        "    def __eq__(self, other): return True\n"
-        "add = Add()"
     ),
     "memory of the other processes": (
         "import os, re\n"
@@ -158,20 +144,11 @@ WRONG = {
         "def add(a, b): return 7"
     ),
     "processor time": "def add(a, b):\n    while True: pass",
-    "processor time with a handler": (
-        "import signal\nsignal.signal(signal.SIGXCPU, signal.SIG_IGN)\n"
-        "def add(a, b):\n    while True: pass"
-    ),
     "waiting": "import time\ndef add(a, b): time.sleep(60)",
-    "waiting while it is defined": "import time\ntime.sleep(60)",
     "memory": "x = bytearray(1 << 31)\ndef add(a, b): return 7",
     "recursion": ("import sys\nsys.setrecursionlimit(10**9)\ndef add(a, b): return add(a, b)"),
-    "output": "while True: print('x' * 10000)",
     "nul": "def add(a, b): return 7 \0",
-    "surrogate": "def add(a, b): return '\ud800'",
-    "three megabytes": "x = '" + "x" * 3_000_000 + "'\ndef add(a, b): return 7",
     "brackets": "def add(a, b): return " + "(" * 100_000,
-    "operators": "def add(a, b): return " + "-" * 100_000 + "1",
     "no definition": "print(1)",
     "syntax": "def add(:",
     "sibling's code": (
@@ -348,12 +325,6 @@ def test_sandbox_that_is_killed_costs_one_completion() -> None:
             os.kill(process, signal.SIGKILL)
         first, second = grader.grade([item(PLAIN), item(PLAIN)])
         assert (first.failed, second.reward) == (True, 1)
-
-
-def test_describe_confinement_says_how(grader: Grader) -> None:
-    line = describe_confinement()
-    assert line.startswith(("code is tested by ", "warning: tested code can reach "))
-    assert find_way() in ("bubblewrap", "namespaces") or "limits alone" in line
 
 
 def test_outcome_has_no_event_of_the_code() -> None:

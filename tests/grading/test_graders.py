@@ -19,7 +19,6 @@ from paint.core.extensions import spec_of
 from paint.evaluation.grade import summarise
 from paint.grading.contract import Grade, Item
 from paint.grading.graders import find_grader
-from paint.resolve.check import check_config
 from reports import report_in, row_of
 from runs import changed, rows_of, stored, train
 
@@ -105,20 +104,6 @@ def test_function_grader_failure_costs_only_its_completion() -> None:
     assert grades[4] == Grade(0.5, "1 of 2", feedback="add(1, 2) gave 2")
     assert [grade.reason for grade in grades[5:7]] == ["ended with status 3", "timed out"]
     assert grades[10].reason.startswith("JSONDecodeError: ")
-
-
-@pytest.mark.parametrize(
-    "name", ["maths", "nowhere:grade", f"{SHORT}d", "extensions.short_grader:SHORT"]
-)
-def test_find_grader_invalid_name_is_refused(name: str) -> None:
-    with pytest.raises(ConfigError, match=r"^grading\.grader "):
-        find_grader(name)
-
-
-@pytest.mark.parametrize("use", [{"train": {"method": "grpo"}}, {"validation": {"path": "demo"}}])
-def test_config_without_grader_refuses_what_needs_grades(use: dict[str, dict[str, Any]]) -> None:
-    with pytest.raises(ConfigError, match=r'grading\.grader must be other than "none"'):
-        check_config(changed("demo-paint", {"grading": {"grader": "none"}}, use))
 
 
 @pytest.mark.parametrize("recipe", ["demo-grpo", "demo-paint"])

@@ -102,12 +102,6 @@ def command_lines() -> list[str]:
     return [Path(f"/proc/{pid}/cmdline").read_text() for pid in descendants(os.getpid())]
 
 
-def test_grader_with_a_large_global_grades() -> None:
-    function = cell("BIG = 'x' * 150_000\ndef grade(completion, row): return len(BIG)")
-    with find_grader(spec_of(function), workers=2) as grader:
-        assert [grade.reward for grade in grader.grade(numbers(3))] == [150_000] * 3
-
-
 @in_proc
 def test_worker_that_is_killed_from_outside_is_reported(module: Path) -> None:
     with find_grader(f"{module.stem}:grade", workers=1) as grader:

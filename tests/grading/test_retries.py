@@ -7,18 +7,16 @@ import time
 import urllib.error
 from collections.abc import Callable, Mapping
 from itertools import pairwise
-from types import SimpleNamespace
 from typing import Any
 
 import httpx2
 import pytest
 import requests
 
-import paint
 from paint.core.extensions import spec_of
 from paint.grading import functions
 from paint.grading.contract import Item
-from paint.grading.cost import Cost, usage_reports
+from paint.grading.cost import Cost
 from paint.grading.failures import failure_kind, may_pass, retry_after
 from paint.grading.graders import find_grader
 
@@ -209,39 +207,19 @@ def test_endpoint_that_is_down_is_waited_for_once(quick: None) -> None:
 # --- what the calls took -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "usage",
-    [
-        {"prompt_tokens": 30, "completion_tokens": 4, "total_tokens": 34},
-        SimpleNamespace(prompt_tokens=30, completion_tokens=4),
-        SimpleNamespace(input_tokens=30, output_tokens=4),
-        {"prompt_token_count": 30, "candidates_token_count": 4},
-    ],
-)
-def test_report_usage_takes_what_endpoints_say(usage: Any) -> None:
-    paint.report_usage(usage)  # outside of a grader: nothing
-    with usage_reports() as reports:
-        paint.report_usage(usage)
-        paint.report_usage(None)
-    assert reports == [(30, 4)]
-
-
 async def asks(completion: str, row: Row) -> float:
-    """The first reply of each completion cannot be read, and is paid for."""
-    paint.report_usage({"prompt_tokens": 100, "completion_tokens": 10})
+    """The first reply of each completion cannot be read."""
     ASKED.append(completion)
     if ASKED.count(completion) == 1:
         raise ValueError("no JSON")
     return 0.5
 
 
-async def asks_in_thread(completions: list[str], rows: list[Row]) -> list[float]:
-    await asyncio.to_thread(paint.report_usage, {"prompt_tokens": 100, "completion_tokens": 10})
+async def asks_for_all(completions: list[str], rows: list[Row]) -> list[float]:
     return [0.5] * len(completions)
 
 
 def computes(completion: str, row: Row) -> float:
-    paint.report_usage({"prompt_tokens": 100, "completion_tokens": 10})
     if completion == "1":
         raise ValueError("no JSON")
     return 0.5
@@ -250,19 +228,15 @@ def computes(completion: str, row: Row) -> float:
 ASKED: list[str] = []
 
 
-def test_cost_counts_tokens_of_all_calls_those_that_failed_too(quick: None) -> None:
+def test_cost_counts_all_calls_those_that_failed_too(quick: None) -> None:
     ASKED.clear()
     costs = []
-    for function in (asks, asks_in_thread, computes):
+    for function in (asks, asks_for_all, computes):
         with find_grader(spec_of(function), workers=1) as grader:
             grader.grade(items(3))
             costs.append(grader.take_cost())
-    found = [(c.answers, c.calls, c.failed, c.prompt_tokens, c.completion_tokens) for c in costs]
-    assert found == [
-        (3, 6, {"malformed": 3}, 600, 60),
-        (3, 1, {}, 100, 10),
-        (2, 3, {"malformed": 1}, 300, 30),
-    ]
+    found = [(c.answers, c.calls, c.failed) for c in costs]
+    assert found == [(3, 6, {"malformed": 3}), (3, 1, {}), (2, 3, {"malformed": 1})]
 
 
 async def says_text(completion: str, row: Row) -> Any:
@@ -284,7 +258,7 @@ def test_cost_counts_what_is_no_reward() -> None:
     assert (cost.answers, cost.calls, cost.failed) == (0, 1, {"without a reward": 1})
 
 
-COST = Cost(72, 97, 73.72, {"malformed": 13, "HTTP 429": 12}, 41_000, 2_000)
+COST = Cost(72, 97, 73.72, {"malformed": 13, "HTTP 429": 12})
 
 
 def test_cost_as_metrics_and_back_is_the_same() -> None:
@@ -296,8 +270,6 @@ def test_cost_as_metrics_and_back_is_the_same() -> None:
         "grader_failed_calls/HTTP_429": 12,
         "grader_failed_calls/malformed": 13,
         "grader_failed_calls/timed_out": 1,
-        "grader_prompt_tokens": 41_000,
-        "grader_completion_tokens": 2_000,
     }
     assert Cost.of(json.loads(json.dumps(metrics))) == COST + Cost(failed={"timed out": 1})
     assert Cost().metrics() == {}

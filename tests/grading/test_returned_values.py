@@ -52,7 +52,7 @@ OF_ONE: list[tuple[Any, Grade | str]] = [
     (lambda: np.full(1, 0.5), HALF),
     (lambda: np.full((1, 1), 0.5), HALF),
     (lambda: torch.tensor(0.5, dtype=torch.bfloat16, requires_grad=True), HALF),
-    (lambda: np.ones(3), r"an array of shape (3,), which is not a reward"),
+    (lambda: np.ones(3), "[1.0, 1.0, 1.0], which is not a reward"),
     (lambda: {"score": 8}, "{'score': 8}, a dict without reward"),
     (dict, "{}, a dict without reward"),
     (lambda: Score(), "{'score': 8}, a dict without reward"),
@@ -117,9 +117,8 @@ OF_MANY: list[tuple[Any, list[float | None] | str]] = [
     (lambda: torch.ones(3, dtype=torch.float16, requires_grad=True), [1, 1, 1]),
     (lambda: pd.Series([1.0, 0.5, 2], index=[7, 8, 9]), [1, 0.5, 2]),
     (lambda: [torch.tensor(1.0), np.float32(2), np.ones(1)], [1, 2, 1]),
-    (lambda: np.ones((3, 1)), "an array of shape (3, 1), not (3,); flatten it"),
-    (lambda: torch.ones(3, 1), "an array of shape (3, 1), not (3,); flatten it"),
-    (lambda: np.ones(2), "an array of shape (2,), not (3,)"),
+    (lambda: np.ones((1, 3)), [1, 1, 1]),
+    (lambda: np.ones(2), "[1.0, 1.0], not a list of 3 rewards"),
     (lambda: [1.0, 2.0], "[1.0, 2.0], not a list of 3 rewards"),
     (
         lambda: (1.0 for _ in range(3)),
@@ -205,3 +204,13 @@ def test_require_some_grade_raises_where_all_failed_or_said_nothing() -> None:
     for grade in (Grade(0.0), Grade(None, feedback="Shorter.")):
         require_some_grade([failed, grade], ["a", "b"], "the grader mine:grade", "step 1")
     require_some_grade([], [], "the grader mine:grade", "step 1")
+
+
+def array_of_one(completions: Sequence[str], rows: Sequence[Row]) -> Any:
+    return np.full((1, 1), 0.5)
+
+
+def test_array_of_one_reward_is_that_of_one_completion() -> None:
+    with find_grader(f"{HERE}:array_of_one", workers=1) as grader:
+        assert [grade.reward for grade in grader.grade(items(1))] == [0.5]
+        assert [grade.failed for grade in grader.grade(items(2))] == [True] * 2

@@ -153,10 +153,8 @@ def test_result_text_of_anything_is_a_text_or_refused(value: Any) -> None:
 
 LONG: dict[str, Any] = {
     "text": "x" * 50_000_000,
-    "spaces": [" " * 50_000_000],
     "bytes": b"x" * 50_000_000,
     "list": [0] * 5_000_000,
-    "texts": ["x" * 1_000] * 10_000,
     "array": np.zeros(50_000_000, dtype=np.int8),
     "table": pd.DataFrame(np.zeros((1_000_000, 4))),
     "range": range(10**15),
@@ -202,12 +200,9 @@ def test_read_messages_have_no_half_of_a_pair_and_are_json() -> None:
     [
         (5, "an object of type int, and no messages"),
         ([{"role": "user"}], "a message whose content is missing"),
-        ([{"content": "x"}], "a message whose role is missing"),
         ([USER | {"content": [1]}], "whose content is an object of type list, and no text"),
         ([["user", "x"]], "an object of type list as a message"),
         (("observation", 1.0, True, {}), "a tuple of 4 values, as a step of gymnasium does"),
-        (("x", np.float64(0.5), False, False, {}), "a tuple of 5 values, as a step of gymn"),
-        ((USER, 1, False, {}), "a tuple of 4 values"),
         (("observation", {}), "an object of type str as a message"),
         ([USER | {"further": object()}], "which JSON has no form of"),
     ],

@@ -154,13 +154,6 @@ def json_value(value: Any, name: str) -> Any:
     return value
 
 
-def has_null(value: Any) -> bool:
-    """Return whether an object within a value has an entry that is null."""
-    if isinstance(value, Mapping):
-        return any(item is None or has_null(item) for item in value.values())
-    return isinstance(value, list) and any(map(has_null, value))
-
-
 def _no_json(value: Any, name: str) -> BadRow:
     detail = f": {kind_of(value)} (value {shorten(value)}); convert it to text"
     return BadRow(f'field "{name}" holds a value that JSON does not have', detail)

@@ -19,7 +19,6 @@ from paint.core.demo_files import problems_path
 from paint.core.errors import cut
 from paint.core.storage import digest
 from paint.data.chats import (
-    has_null,
     is_chat,
     is_learned,
     is_marked_learned,
@@ -40,8 +39,6 @@ from paint.data.readers import (
 from paint.data.readers import DataError as DataError
 
 ROLES = ("id", "problem", "solution", "answer")
-LABELS = ("level", "subject")
-"""Columns by which an evaluation groups problems, each in a separate table."""
 SOURCE = "data_source"
 """Field of a row that holds the name of its source in a mixture."""
 
@@ -54,7 +51,6 @@ class Problem:
         problem: its text; of a chat, its last user turn.
         solution, answer: "" where the row has none.
         also: further accepted answers.
-        labels: level and subject as (name, value), if the data have them.
         row: row number in the source, from 1; 0 if unknown.
         turns: of a chat, role and text of its turns up to that of the user.
         conversation: with data.turns "all", the messages after these, from an assistant's to an
@@ -68,7 +64,6 @@ class Problem:
     answer: str
     id: str
     also: tuple[str, ...] = ()
-    labels: tuple[tuple[str, str], ...] = field(default=(), compare=False)
     row: int = field(default=0, compare=False)
     turns: tuple[tuple[str, str], ...] = ()
     conversation: tuple[Mapping[str, Any], ...] = field(default=(), compare=False)
@@ -168,28 +163,11 @@ def _read_source(
         raise DataError(f"{source} has no valid row ({reasons})")
     if not problems:
         raise DataError(f"{source} is empty; it must hold one problem a row")
-    notes = [*describe_formats(formats), _describe_nulls(problems, data)]
     prefix = f"{name}: " if name else ""
     return ValidRows(
         problems,
         {f"{prefix}{reason}": count for reason, count in skipped.items()},
-        tuple(f"{prefix}{note}" for note in notes if note),
-    )
-
-
-def _describe_nulls(problems: Sequence[Problem], data: DataConfig) -> str:
-    count = 0
-    for problem in problems:
-        messages = problem.fields.get(_chat_field(problem.fields, data))
-        calls: list[object] = []
-        if problem.conversation and is_chat(messages):
-            calls = [message.get("tool_calls") for message in messages]
-        count += has_null([problem.fields.get("tools"), calls])
-    if not count:
-        return ""
-    return (
-        f"null in calls of tools and in their schemas counts as missing ({count:,} of "
-        f"{len(problems):,} rows); arguments as a JSON text keep it"
+        tuple(f"{prefix}{note}" for note in describe_formats(formats)),
     )
 
 
@@ -255,8 +233,7 @@ def problems_digest(problems: Sequence[Problem]) -> str:
 def to_row(problem: Problem) -> dict[str, Any]:
     """Return a problem as the row that an evaluation stores: all that ``row_of`` needs."""
     answer = list(problem.answers) if problem.also else problem.answer
-    named = dict(problem.labels)
-    row: dict[str, Any] = {"id": problem.id, "problem": problem.problem, "answer": answer, **named}
+    row: dict[str, Any] = {"id": problem.id, "problem": problem.problem, "answer": answer}
     if problem.source:
         row[SOURCE] = problem.source
     if problem.solution:
@@ -279,7 +256,6 @@ def from_row(row: dict[str, Any]) -> Problem:
         answer,
         str(row["id"]),
         tuple(also),
-        labels=tuple((name, str(row[name])) for name in LABELS if name in row),
         turns=tuple((str(role), str(text)) for role, text in row.get("turns", ())),
         fields=dict(row.get("fields", {})),
         source=str(row.get(SOURCE, "")),
@@ -302,7 +278,6 @@ def row_of(problem: Problem) -> dict[str, Any]:
         "solution": problem.solution,
         "answer": problem.answer,
         "answers": list(problem.answers),
-        **dict(problem.labels),
     }
 
 
@@ -407,7 +382,6 @@ def _problem(
         answer,
         name,
         also=tuple(also),
-        labels=_labels(fields),
         row=row,
         turns=tuple(turns),
         conversation=tuple(conversation),
@@ -460,15 +434,6 @@ def _answers(values: list[Any], name: str, column_hint: str) -> list[str]:
     if not values:
         raise BadRow(f'field "{name}" is empty', " (value [])")
     return list(dict.fromkeys(_text({name: v}, name, "answer", column_hint) for v in values))
-
-
-def _labels(fields: dict[str, object]) -> tuple[tuple[str, str], ...]:
-    columns = {name: fields.get(find_column(fields, name) or "") for name in LABELS}
-    return tuple(
-        (name, " ".join(value.split()))
-        for name, value in columns.items()
-        if isinstance(value, str) and value.strip()
-    )
 
 
 def with_nested(fields: dict[str, object], names: Iterable[str]) -> dict[str, object]:

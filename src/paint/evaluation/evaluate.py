@@ -25,7 +25,7 @@ from paint.core.display import Display, format_duration
 from paint.core.distributed import require_one_process
 from paint.core.errors import NotConfirmed
 from paint.core.storage import verify_export
-from paint.data.benchmarks import Benchmark, folder_name, load_benchmark
+from paint.data.benchmarks import Benchmark, folder_name, load_benchmark, require_distinct
 from paint.data.gold_answer_checks import announce_benchmark
 from paint.data.problems import DataError, Problem
 from paint.evaluation.defaults import (
@@ -184,7 +184,8 @@ def load_benchmarks(
     evaluation: EvaluationConfig, trained: Config | None, display: Display
 ) -> list[Benchmark]:
     """Load the benchmarks, and note gold answers that do not parse."""
-    benchmarks: dict[str, Benchmark] = {}
+    require_distinct(evaluation.benchmarks)
+    benchmarks: list[Benchmark] = []
     for spec in evaluation.benchmarks:
         benchmark = load_benchmark(
             spec,
@@ -192,12 +193,11 @@ def load_benchmarks(
             needs_answer=grader_needs_answer(evaluation.grading),
             trained_on=trained.data if trained else None,
         )
-        if benchmark.name in (MACRO, *benchmarks):
+        if benchmark.name == MACRO:
             raise ConfigError(
-                f"two benchmarks are named {benchmark.name}, or the name is reserved ({MACRO}); "
-                f"rename the file"
+                f"the name {MACRO} is that of the mean over benchmarks; rename {spec}"
             )
-        benchmarks[benchmark.name] = benchmark
+        benchmarks.append(benchmark)
         grading = grading_of(benchmark, evaluation.grading)
         if grading != evaluation.grading:
             display.note(f"{benchmark.name} is graded by {', '.join(grading.grader)}")
@@ -207,7 +207,7 @@ def load_benchmarks(
                 display.note(grader.describe())
             if grader.warning():
                 display.warn(grader.warning())
-    return list(benchmarks.values())
+    return benchmarks
 
 
 def note_cost(

@@ -187,18 +187,9 @@ def collect_samples(
         folder.mkdir(parents=True, exist_ok=True)
 
     with lock_folder(folder), ExitStack() as stack:
-        stores = [
-            stack.enter_context(
-                open_task(
-                    policy,
-                    task,
-                    model=model.path,
-                    engine=rollout.engine,
-                    conversation=conversation,
-                )
-            )
-            for task in tasks
-        ]
+        named = {"model": model.path, "engine": rollout.engine}
+        opened = [open_task(policy, t, **named, conversation=conversation) for t in tasks]
+        stores = [stack.enter_context(store) for store in opened]
         unfinished = [row for row in zip(tasks, stores, strict=True) if row[1].missing]
         # The base model's first: what is trained is loaded into the policy, and stays there.
         unfinished.sort(key=lambda row: row[0].trained is not None)

@@ -132,13 +132,8 @@ def kept_grades(store: Store, identity: Mapping[str, Any]) -> dict[SampleKey, di
     """Return the stored grades of this grader of the same rows and texts, without its failures."""
     if store.settings.get("grading") != identity:
         return {}
-    stored = store.stored_grades()
-    kept = {}
-    for sample in store.samples():
-        row = stored.get(sample.key, {})
-        if row.get("of") == store.graded_digest(sample) and not row.get("failed"):
-            kept[sample.key] = row
-    return kept
+    matching = store.matching_grades()
+    return {key: row for key, (_, row) in matching.items() if not row.get("failed")}
 
 
 def _grade_others(
@@ -254,11 +249,9 @@ def graded_samples(store: Store) -> GradedSamples:
 
 def note_failed_calls(graded: Iterable[GradedSamples], display: Display) -> None:
     """Say once how many calls of graders failed, by kind."""
-    failed = sum((part.cost for part in graded), Cost()).failed
-    if failed:
-        most = sorted(failed.items(), key=lambda item: (-item[1], item[0]))
-        listed = ", ".join(f"{count:,} {kind}" for kind, count in most)
-        display.warn(f"of the grader's calls failed: {listed}")
+    cost = sum((part.cost for part in graded), Cost())
+    if cost.failed:
+        display.warn(f"of the grader's calls failed: {cost.describe_failed()}")
 
 
 def summarise(

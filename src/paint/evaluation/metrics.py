@@ -94,13 +94,6 @@ def are_shares(values: np.ndarray) -> bool:
     return not bool((values < 0).any() or (values > 1).any())
 
 
-def have_shares(graded: GradedSamples, metric: str) -> bool:
-    """Return whether a metric of all samples is in [0, 1]; pass@k and maj@k are."""
-    values = graded.sampled.get(metric)
-    # pass@k and maj@k are of problems, not samples, and are shares by definition.
-    return values is None or are_shares(values)
-
-
 def avg_at_k(verdicts: Bool[np.ndarray, "p k"] | Float[np.ndarray, "p k"]) -> Interval:
     """Return the mean over problems of the share of correct samples, in [0, 1] (paper: 'Avg@12').
 
@@ -180,7 +173,8 @@ def compute_metrics(
         bounds = SHARE
         if metric == "completion_tokens":
             bounds = 0.0, math.inf
-        elif not all(have_shares(benchmarks[name], metric) for name in names):
+        # pass@k and maj@k are of problems, not samples, and are shares by definition.
+        elif not all(are_shares(benchmarks[n].sampled.get(metric, np.zeros(0))) for n in names):
             bounds = -math.inf, math.inf
         return bootstrap([values[name][metric] for name in names], bounds=bounds)
 

@@ -125,23 +125,24 @@ class Store:
         row = to_row(sample.problem)
         return storage.digest(json.dumps(row, sort_keys=True), sample.text)[:16]
 
-    def stored_grades(self) -> dict[SampleKey, dict[str, Any]]:
-        """Return the rows of grades.jsonl by problem and sample; {} before the first grading."""
+    def matching_grades(self) -> dict[SampleKey, tuple[Rollout, dict[str, Any]]]:
+        """Return samples with their rows of grades.jsonl, if these are of the same row and text."""
         hint = f"`paint grade {self.folder}` writes it again"
         rows = storage.read_growing_jsonl(self.folder / GRADES, hint)
-        return {key_of(row): row for row in rows}
+        grades = {key_of(row): row for row in rows}
+        matching = {}
+        for sample in self.samples():
+            row = grades.get(sample.key, {})
+            if row.get("of") == self.graded_digest(sample):
+                matching[sample.key] = sample, row
+        return matching
 
     def graded(self) -> list[tuple[Rollout, dict[str, Any]]]:
         """Return the samples of ``rows``, in order, each with its row of grades.jsonl.
 
         Raises StoreError where a sample has none, or one of another text or row.
         """
-        grades = self.stored_grades()
-        by_row: dict[SampleKey, tuple[Rollout, dict[str, Any]]] = {}
-        for sample in self.samples():
-            row = grades.get(sample.key)
-            if row is not None and row.get("of") == self.graded_digest(sample):
-                by_row[sample.key] = sample, row
+        by_row = self.matching_grades()
         found: list[tuple[Rollout, dict[str, Any]]] = []
         for problem, number in self.rows:
             if (problem.id, number) not in by_row:

@@ -48,11 +48,6 @@ class Grade:
     metrics: Mapping[str, float] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
-        # Here, so that no text "None" and no reward of a failed call reaches anyone.
-        empty = {"reason": "", "failed": False, "feedback": "", "parts": {}, "metrics": {}}
-        for name, nothing in empty.items():
-            if getattr(self, name) is None:
-                object.__setattr__(self, name, nothing)
         if self.failed:
             object.__setattr__(self, "reward", None)
 

@@ -30,9 +30,9 @@ from paint.core.credentials import hide_values, redact
 from paint.core.errors import format_short, replace_surrogates
 from paint.core.user_code import call_user_code, describe_error, user_code
 from paint.grading.contract import Grade, Grader, Item
-from paint.grading.cost import Cost, usage_reports
+from paint.grading.cost import Cost
 from paint.grading.failures import failure_kind, may_pass, retry_after
-from paint.grading.processes import ARRAY, UNREADABLE, CallResult, Pool, to_plain
+from paint.grading.processes import UNREADABLE, CallResult, Pool, to_plain
 from strictgrade.processes import REASON_CHARACTERS, Arguments
 
 # Between the attempts of a call that waits. A pause is random, up to a bound which doubles.
@@ -40,8 +40,6 @@ FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 10.0
 
 NO_REWARD = "without a reward"  # kind of a failed call
-
-_MARKS = frozenset((ARRAY, UNREADABLE))
 
 
 class AsyncCalls:
@@ -98,23 +96,20 @@ class AsyncCalls:
         value: Any = None
         error = ""
         began = time.monotonic()
-        with usage_reports() as usage:
-            try:
-                value = await retrying(
-                    call_user_code, self._called, arguments, seconds=self._timeout
-                )
-                self._silent_since = None
-                # Through JSON, as from a process: all functions give the same types.
-                with user_code():
-                    value = json.loads(json.dumps(value, default=to_plain))
-            except Exception as failure:
-                error = describe_error(failure)
-                asked = retry_after(failure)
-                if asked is not None and asked > self._timeout:
-                    error += f"; it asks for {asked:g} s, over grading.timeout"
+        try:
+            value = await retrying(call_user_code, self._called, arguments, seconds=self._timeout)
+            self._silent_since = None
+            # Through JSON, as from a process: all functions give the same types.
+            with user_code():
+                value = json.loads(json.dumps(value, default=to_plain))
+        except Exception as failure:
+            error = describe_error(failure)
+            asked = retry_after(failure)
+            if asked is not None and asked > self._timeout:
+                error += f"; it asks for {asked:g} s, over grading.timeout"
         seconds = time.monotonic() - began
         attempts = retrying.statistics["attempt_number"]
-        return CallResult(value, error, seconds, attempts, failed.kinds, usage)
+        return CallResult(value, error, seconds, attempts, failed.kinds)
 
     async def _called(self, arguments: Arguments) -> Any:
         # An object's async __call__ is no coroutine function; this is one.
@@ -203,14 +198,8 @@ class FunctionGrader(Grader):
         return [result] * len(items)
 
     def _counted(self, results: list[CallResult]) -> list[CallResult]:
-        for result in results:
-            self._cost += Cost(
-                calls=result.attempts,
-                seconds=result.seconds,
-                failed=Counter(result.failures),
-                prompt_tokens=sum(prompt for prompt, _ in result.usage),
-                completion_tokens=sum(completion for _, completion in result.usage),
-            )
+        for r in results:
+            self._cost += Cost(calls=r.attempts, seconds=r.seconds, failed=Counter(r.failures))
         return results
 
     def take_cost(self) -> Cost:
@@ -260,14 +249,10 @@ def read_batch(value: Any, count: int) -> list[Any]:
     """
     if value is None:
         return [None] * count
-    if isinstance(value, dict) and ARRAY in value:
-        shape = tuple(value["shape"])
-        if shape == (count,):
-            return list(value[ARRAY])
-        hint = "; flatten it" if len(shape) > 1 else ""
-        raise ValueError(f"an array of shape {shape}, not {(count,)}{hint}")
     if isinstance(value, list) and len(value) == count:
         return value
+    if count == 1 and isinstance(value, bool | int | float):  # an array of one number
+        return [value]
     raise _refused(value, f"not a list of {count} rewards")
 
 
@@ -277,7 +262,7 @@ def read_grade(value: Any) -> Grade:
     Raises ValueError for anything else.
     """
     fields = {"reward": value}
-    if isinstance(value, dict) and not _MARKS.intersection(value):
+    if isinstance(value, dict) and UNREADABLE not in value:
         if "reward" not in value:
             raise _refused(value, "a dict without reward")
         fields = value
@@ -317,9 +302,6 @@ def _text(value: Any) -> str:
 
 
 def _number(value: Any) -> float | None:
-    if isinstance(value, dict) and ARRAY in value and math.prod(value["shape"]) == 1:
-        while isinstance(value, dict | list):  # an array of one number is a number
-            value = value[ARRAY] if isinstance(value, dict) else value[0]
     if value is None:
         return None
     if not isinstance(value, bool | int | float) or not _is_finite(value):
@@ -330,8 +312,6 @@ def _number(value: Any) -> float | None:
 def _refused(value: Any, fault: str) -> ValueError:
     if isinstance(value, dict) and UNREADABLE in value:
         return ValueError(f"a value of type {value[UNREADABLE]}, {fault}{value['hint']}")
-    if isinstance(value, dict) and ARRAY in value:
-        return ValueError(f"an array of shape {tuple(value['shape'])}, {fault}")
     return ValueError(f"{format_short(value)}, {fault}")
 
 

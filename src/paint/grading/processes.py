@@ -1,7 +1,7 @@
 """Calls of a user's function, each in a separate process (strictgrade.processes).
 
 What is PAINT's own of such a call: functions of notebooks, their options, whether a file that
-names them is trusted, values of arrays, and what a call reports on tokens and failures.
+names them is trusted, values of arrays, and why a call failed.
 """
 
 import base64
@@ -20,13 +20,12 @@ from paint.core.errors import PaintError
 from paint.core.extensions import NO_OPTIONS, bind_options, is_importable, load_object
 from paint.core.trust import begin_call, vouch_for
 from paint.core.user_code import describe_error, user_code
-from paint.grading.cost import usage_reports
 from paint.grading.failures import failure_kind
 from strictgrade import processes
 from strictgrade.processes import Arguments, ProcessError
 
 PICKLED = "pickle:"
-ARRAY, UNREADABLE = "__array__", "__unreadable__"  # keys of what ``to_plain`` makes
+UNREADABLE = "__unreadable__"  # key of what ``to_plain`` makes
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -38,7 +37,6 @@ class CallResult:
     seconds: float = 0.0  # wall time, of all attempts
     attempts: int = 1
     failures: Sequence[str] = ()  # the kind of each attempt that failed
-    usage: Sequence[Sequence[int]] = ()  # tokens, as paint.grading.cost.usage_reports has them
 
 
 class Pool:
@@ -102,14 +100,11 @@ def open_function(name: str, table: Mapping[str, Any]) -> Callable[..., dict[str
     function = bind_options(_load(name), table, "grading.options", "grading.grader")
 
     def call(*arguments: Any) -> dict[str, Any]:
-        with usage_reports() as usage:
-            try:
-                with user_code():
-                    value = json.loads(json.dumps(function(*arguments), default=to_plain))
-                return {"value": value, "usage": usage}
-            except (Exception, KeyboardInterrupt) as error:  # Ctrl-C does not reach this process
-                failures = [failure_kind(error)]
-                return {"error": describe_error(error), "failures": failures, "usage": usage}
+        try:
+            with user_code():
+                return {"value": json.loads(json.dumps(function(*arguments), default=to_plain))}
+        except (Exception, KeyboardInterrupt) as error:  # Ctrl-C does not reach this process
+            return {"error": describe_error(error), "failures": [failure_kind(error)]}
 
     return call
 
@@ -149,14 +144,15 @@ def _load(function: str) -> Callable[..., Any]:
 def to_plain(value: Any) -> Any:
     """Return a dataclass, or a number or array of numpy or torch, as JSON takes it.
 
-    An array is {ARRAY: nested lists, "shape": its lengths}; anything else is {UNREADABLE: its type,
-    "hint": what to do}.
+    Anything else is {UNREADABLE: its type, "hint": what to do}.
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     if hasattr(value, "tolist"):  # of numpy, torch and pandas
-        shape = list(getattr(value, "shape", ()))
-        return {ARRAY: value.tolist(), "shape": shape} if shape else value.tolist()
+        plain = value.tolist()
+        while isinstance(plain, list) and len(plain) == 1:  # an array of one number is a number
+            [plain] = plain
+        return plain
     hint = ""
     if inspect.iscoroutine(value):
         value.close()  # else Python warns that it was never awaited

@@ -86,7 +86,11 @@ def _problem_data(problem: Problem) -> dict[str, Any]:
         "turns": problem.turns,
         "solution": problem.solution,
         "golds": list(problem.answers),
-        "labels": dict(problem.labels),
+        "labels": {
+            name: str(value)
+            for name, value in problem.fields.items()
+            if value and name.casefold() in ("level", "subject")
+        },
         "doubt": None,
         "answers": {},
     }
