@@ -49,10 +49,9 @@ from paint.data.benchmarks import PUBLISHED, load_benchmark
 from paint.data.problems import read_problems, to_row
 from paint.lab.checkpoint_results import BASE as BASE_MODEL
 from paint.lab.checkpoint_results import read_results
-from paint.lab.comparison_report import publish
+from paint.lab.comparison_report import Layout, publish
 from paint.lab.eval_protocols import EvalProtocol
 from paint.lab.learning_rates import nearest, try_rate
-from paint.lab.plots import Layout
 from paint.lab.recipes import read_recipes
 from paint.lab.runner import ExperimentRun, run_experiment
 

@@ -46,9 +46,8 @@ from paint.core.errors import Interrupted, PaintError
 from paint.core.storage import lock_folder
 from paint.data.benchmarks import load_benchmark
 from paint.lab.checkpoint_results import CheckpointResult
-from paint.lab.comparison_report import publish
+from paint.lab.comparison_report import Layout, publish
 from paint.lab.eval_protocols import EvalProtocol
-from paint.lab.plots import Layout
 from paint.lab.runner import ExperimentRun, run_experiment, train_run
 from paint.models.exports import export_merged
 from paint.models.policy import load_policy

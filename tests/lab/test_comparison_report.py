@@ -1,7 +1,5 @@
 """Tables and plots of an experiment: every figure is computed from the results."""
 
-import re
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,16 +26,11 @@ from paint.lab.checkpoint_results import (
 )
 from paint.lab.comparison_report import (
     LEAD,
+    Layout,
     comparison_report,
     comparison_rows,
     publish,
     step_rows,
-)
-from paint.lab.plots import (
-    FAINT,
-    INK,
-    Layout,
-    save_plot,
 )
 from paint.resolve.check import check_config
 from reports import row_of
@@ -248,47 +241,7 @@ def test_report_earlier_checkpoints_do_not_change_results(tmp_path: Path) -> Non
     assert "by step" not in plain
     for place in ("last", "all"):
         names = {path.name for path in (tmp_path / place).iterdir()}
-        assert names == {"results.md", "results.svg", "results.json"}
-    drawn = [(tmp_path / place / "results.svg").read_bytes() for place in ("last", "all")]
-    assert drawn[0] == drawn[1]
-
-
-def marks_of(svg: str) -> list[list[tuple[str, float, float]]]:
-    """Colour and place of each mark on each axis of an SVG, ticks of axes left out."""
-    mark = re.compile(r'<use [^>]*x="([\d.]+)" y="([\d.]+)" style="fill: (#\w+); stroke: #\w+')
-    axes = map(mark.findall, re.split(r'<g id="axes_\d">', svg)[1:])
-    return [[(colour, float(x), float(y)) for x, y, colour in found] for found in axes]
-
-
-def require_line(drawn: Sequence[float], values: Sequence[float], sign: int) -> None:
-    """Require that places on an axis are a linear function of the values."""
-    slope, start = np.polyfit(values, drawn, 1)
-    np.testing.assert_allclose(drawn, start + slope * np.array(values), atol=1e-3)
-    assert slope * sign > 0
-
-
-def test_save_plot_draws_means_seeds_and_intervals_at_their_values(tmp_path: Path) -> None:
-    report = Layout("Title", ["many", "few"])
-    results = [r for r in RESULTS if r.is_last]
-    save_plot(tmp_path / "plot.svg", report, results)
-    text = (tmp_path / "plot.svg").read_text()
-    for word in ("base", "many", "few", "Avg@4, %", "Avg@4: few less the row's, points"):
-        assert f">{word}</text>" in text, word
-
-    base, few, many = (SCORES[key] for key in (("base", 0), ("few", 2), ("many", 8)))
-    levels = [(over_seeds(scores, bounds=(0, 1)), scores) for scores in (base, many, few)]
-    gaps = [(compare_seeds(many, few), few - many)]
-    for marks, rows in zip(marks_of(text), (levels, gaps), strict=True):
-        found: dict[tuple[str, float], list[float]] = {}
-        for colour, x, y in marks:
-            if colour in (INK, FAINT):
-                found.setdefault((colour, y), []).append(x)
-        inked, faint = ([found[k] for k in sorted(found) if k[0] == ink] for ink in (INK, FAINT))
-        places, values = [], []
-        for (interval, scores), points, ticks in zip(rows, inked, faint, strict=True):
-            places += [*sorted(points), *sorted(ticks)]
-            values += [interval.low, interval.mean, interval.high, *sorted(scores.mean(axis=1))]
-        require_line(places, values, 1)
+        assert names == {"results.md", "results.json"}
 
 
 def test_results_leave_out_samples_and_problems_that_were_not_graded() -> None:
@@ -353,8 +306,6 @@ def test_comparison_of_rewards_beyond_one_shows_them_and_compares_nothing(tmp_pa
     }
     assert "gain over base" not in main.columns
     assert "rewards beyond 0 and 1 are not compared" in report.lines[0]
-    save_plot(tmp_path / "plot.svg", layout, results)
-    assert ">Mean reward, hundredths</text>" in (tmp_path / "plot.svg").read_text()
 
 
 def test_rewards_of_problems_that_were_not_graded_are_left_out() -> None:

@@ -65,7 +65,7 @@ def load_function(name: str) -> Callable[..., Any]:
 
 
 def parameters_of(function: Callable[..., Any]) -> list[inspect.Parameter]:
-    """The parameters of a command's function, with what ``Annotated`` adds to their types."""
+    """Return the parameters of a command's function, with their ``Annotated`` types."""
     return list(inspect.signature(inspect.unwrap(function)).parameters.values())
 
 

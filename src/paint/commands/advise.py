@@ -119,15 +119,10 @@ def _checked_needs(
     """Return the fields that the problems need under all contexts. Raises ConfigError."""
     if not run.algorithm.needs_context:
         raise ConfigError(f"{run.method} has no teacher; pass --train.method distillation")
-    if answers and run.engine.is_stored:
+    if answers and (run.engine.is_stored or run.config.conversation.is_on):
         raise ConfigError(
-            'rollout.engine "stored" has no answers of the teacher; leave out --answers, or choose '
-            "an engine that samples"
-        )
-    if answers and run.config.conversation.is_on:
-        raise ConfigError(
-            "the teacher's answers are single turns, which conversation.tools and "
-            "conversation.environment are not for; leave out --answers"
+            'the teacher\'s answers are sampled, in single turns: rollout.engine "stored", '
+            "conversation.tools and conversation.environment have none; leave out --answers"
         )
     distinct = {f"{ratio:g}" for ratio in ratios if 0 <= ratio < 1}
     if not ratios or len(distinct) < len(ratios):

@@ -84,8 +84,8 @@ def compare(
     """
     require_count("seeds", seeds)
     folder = Path(output_dir or "runs/compare")
-    own = {"folder", "name"} & set(sections.get("log", {}))
-    if own or "seed" in sections.get("train", {}):
+    log_names = {"folder", "name"} & set(sections.get("log", {}))
+    if log_names or "seed" in sections.get("train", {}):
         raise ConfigError(
             "runs of a comparison have their own folders and seeds; set --output-dir, --seed and "
             "--seeds in place of --log.folder, --log.name and --train.seed"
@@ -116,9 +116,8 @@ def compare(
     last = read[-1][1]
     with on_gpus(LaunchRequest(gpus, split), last, ranks=1) as placed:
         from paint.core.display import Display
-        from paint.lab.comparison_report import publish, title_of
+        from paint.lab.comparison_report import Layout, publish, title_of
         from paint.lab.eval_protocols import protocol_for
-        from paint.lab.plots import Layout
         from paint.lab.runner import ExperimentRun, run_experiment
 
         protocol = protocol_for(
@@ -160,9 +159,9 @@ def _served(rollout: RolloutConfig, gpus: tuple[str, ...]) -> RolloutConfig:
 
 def _require_not_set(name: str, sections: Mapping[str, Any]) -> None:
     """Raise ConfigError for a swept setting that is also given one value for all rows."""
-    found: Any = sections
+    value: Any = sections
     for part in name.replace("-", "_").split("."):
-        if not isinstance(found, Mapping) or part not in found:
+        if not isinstance(value, Mapping) or part not in value:
             return
-        found = found[part]
+        value = value[part]
     raise ConfigError(f"sweep: {name} is set for all recipes, too; leave one of both out")

@@ -25,36 +25,36 @@ def doctor(recipes: Sequence[str | Path] = ()) -> dict[str, Any]:
     return examine([str(recipe) for recipe in recipes])
 
 
-def status(found: dict[str, Any]) -> int:
-    """1 if a library does not fit."""
-    if all(package["fits"] for package in found["packages"].values()):
+def status(machine: dict[str, Any]) -> int:
+    """Return 1 if a library does not fit."""
+    if all(package["fits"] for package in machine["packages"].values()):
         return 0
     return 1
 
 
-def report(found: dict[str, Any]) -> str:
-    """What was found, as text."""
-    memory, packages = found["memory"], found["packages"]
-    gpus = [f"{gpu['name']} ({gpu['memory'] / 1e9:.0f} GB)" for gpu in found["gpus"]]
+def report(machine: dict[str, Any]) -> str:
+    """Return the findings as text."""
+    memory, packages = machine["memory"], machine["packages"]
+    gpus = [f"{gpu['name']} ({gpu['memory'] / 1e9:.0f} GB)" for gpu in machine["gpus"]]
     lines = [
-        f"paint    {found['paint']}, Python {found['python']}, {found['platform']}",
+        f"paint    {machine['paint']}, Python {machine['python']}, {machine['platform']}",
         f"GPUs     {', '.join(gpus) or 'none that torch sees'}",
-        f"CPU      {found['cores']} cores; {memory['free'] / 1e9:.0f} of "
+        f"CPU      {machine['cores']} cores; {memory['free'] / 1e9:.0f} of "
         f"{memory['total'] / 1e9:.0f} GB free",
     ]
-    for place, free in found["disk"].items():
-        lines.append(f"disk     {free / 1e9:.0f} GB free at {place}")
-    lines += [f"vLLM     {found['vllm']}", f"Liger    {found['liger']}", f"hub      {found['hub']}"]
-    lines.append(f"code     {found['code']}")
+    for path, free in machine["disk"].items():
+        lines.append(f"disk     {free / 1e9:.0f} GB free at {path}")
+    titles = ("vLLM", "Liger", "hub", "code")
+    lines += [f"{title:8} {machine[title.lower()]}" for title in titles]
     fitting = 0
     for name, package in packages.items():
         fitting += package["fits"]
         if not package["fits"]:
-            own, needs = package["version"] or "not installed", package["needs"] or "it"
-            lines.append(f"WRONG    {name}: {own}, and paint needs {needs}")
+            version, needs = package["version"] or "not installed", package["needs"] or "it"
+            lines.append(f"WRONG    {name}: {version}, and paint needs {needs}")
     names = ("torch", "transformers", "peft")
     versions = ", ".join(f"{name} {packages[name]['version']}" for name in names)
     lines.append(f"packages {versions}; {fitting} of {len(packages)} fit")
-    for name, line in found["recipes"].items():
+    for name, line in machine["recipes"].items():
         lines.append(f"{name}: {line}")
     return "\n".join(lines)

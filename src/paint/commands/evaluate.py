@@ -118,27 +118,27 @@ def _require_target(path: str) -> None:
 
 
 def _require_shared(
-    first: str, evaluation: EvaluationConfig, target: str, own: EvaluationConfig
+    first: str, evaluation: EvaluationConfig, target: str, other: EvaluationConfig
 ) -> None:
     """Raise ConfigError for a run with other tools, environment or grader than the evaluation.
 
-    What the command names is that of all targets, in ``own``, too.
+    What the command names is that of all targets, in ``other``, too.
     """
     settings = GRADING
-    if evaluation.conversation.is_on or own.conversation.is_on:
+    if evaluation.conversation.is_on or other.conversation.is_on:
         settings = (*CONVERSATION, *GRADING)
     for setting in settings:
-        theirs, its = (attrgetter(setting)(one) for one in (evaluation, own))
-        if theirs != its:
+        wanted, found = (attrgetter(setting)(one) for one in (evaluation, other))
+        if wanted != found:
             raise ConfigError(
-                f"{target} has {setting} {format_value(its)}, and {first}, which is named first, "
-                f"{format_value(theirs)}: all targets of an evaluation have one task; name it with "
+                f"{target} has {setting} {format_value(found)}, and {first}, which is named first, "
+                f"{format_value(wanted)}: all targets of an evaluation have one task; name it with "
                 f"--{setting.replace('_', '-')}, or evaluate them in two calls"
             )
 
 
 def _configured(target: str, benchmarks: Any, settings: Mapping[str, Any]) -> EvaluationConfig:
-    """What fits the target, with the arguments; rows are stored in the folder of evaluations."""
+    """Return what fits the target, with the arguments; store rows in the folder of evaluations."""
     changes = {name: as_named(value) for name, value in settings.items()}
     names: list[str] = []
     if benchmarks is not None:

@@ -90,23 +90,20 @@ def _server_lines(run: "Resolved", made: "Plan") -> list[str]:
 
 
 def max_model_len(config: "Config") -> int:
-    """The longest sequence that a training requests, at most the longest row of the model."""
+    """Return the longest sequence of a training, at most the longest row of the model."""
     from transformers import AutoConfig
 
     from paint.core.demo_files import model_path
-    from paint.core.errors import ConfigError, wrap_errors
     from paint.core.hub import local_file
     from paint.evaluation.defaults import training_tokens
     from paint.resolve.structure import position_limit
 
     tokens = training_tokens(config)
-    # Of a model elsewhere, its loading tells.
     file = local_file(model_path(config.model.path), "config.json")
-    if file is None:
+    if file is None:  # of a model elsewhere, its loading tells
         return tokens
-    with wrap_errors(file, ConfigError, "it must describe a model that transformers knows"):
-        # False: by default, transformers may ask on the terminal whether to run code.
-        model_config = AutoConfig.from_pretrained(file.parent, trust_remote_code=False)
+    # False: by default, transformers may ask on the terminal whether to run code.
+    model_config = AutoConfig.from_pretrained(file.parent, trust_remote_code=False)
     return int(min(tokens, position_limit(model_config)))
 
 

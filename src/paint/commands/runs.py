@@ -36,13 +36,13 @@ def runs(folder: str | Path = "runs") -> "pd.DataFrame":
         the last step, as text), each setting in which the runs differ, such as
         ``train.learning_rate``, and the last value of every metric.
     """
-    found = list_runs(Path(folder))
-    if not found:
+    statuses = list_runs(Path(folder))
+    if not statuses:
         raise RunError(f"{folder} holds no run; name a folder above runs")
     # The name is that of the folder.
-    settings = setting_columns([run.config for run in found], left_out="log.name")
+    settings = setting_columns([run.config for run in statuses], left_out="log.name")
     rows = []
-    for run, columns in zip(found, settings, strict=True):
+    for run, columns in zip(statuses, settings, strict=True):
         row = {name: getattr(run, name) for name in ("name", "state", "step", "steps")}
         row["changed"] = datetime.fromtimestamp(run.changed, UTC)
         row["warnings"] = ", ".join(run.warnings)

@@ -52,22 +52,22 @@ def show_config(
         steps.append(("machine", resolve(run, find_machine()).config))
     # The source of a value is the last step that changed it: a flag with the recipe's own value
     # counts as the recipe's.
-    found: dict[str, dict[str, dict[str, Any]]] = {}
+    shown: dict[str, dict[str, dict[str, Any]]] = {}
     for source, changed in steps:
         for section, settings in to_table(changed).items():
-            known = found.setdefault(section, {})
+            values = shown.setdefault(section, {})
             for key, value in settings.items():
-                if key not in known or known[key]["value"] != value:
-                    known[key] = {"value": value, "source": source}
+                if key not in values or values[key]["value"] != value:
+                    values[key] = {"value": value, "source": source}
     if is_run:  # another run is called by the recipe and the time
-        found["log"]["name"] = {"value": None, "source": "default"}
-    return found
+        shown["log"]["name"] = {"value": None, "source": "default"}
+    return shown
 
 
-def report(found: dict[str, dict[str, dict[str, Any]]]) -> str:
+def report(shown: dict[str, dict[str, dict[str, Any]]]) -> str:
     """Return the settings as a recipe."""
     lines = []
-    for section, settings in found.items():
+    for section, settings in shown.items():
         lines.append(f"[{section}]")
         for key, setting in settings.items():
             # A recipe has one of both.

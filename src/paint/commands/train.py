@@ -77,7 +77,7 @@ def train(
 
 
 def _changes(recipe: Path, config: Config) -> str:
-    """A line on how the settings differ from the recipe's; "" if only the run's folder does."""
+    """Return how the settings differ from the recipe's; "" if only the run's folder does."""
     changes = [
         change
         for change in differences(read_recipe(recipe), config)

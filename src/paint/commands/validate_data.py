@@ -58,7 +58,7 @@ def validate_data(
 
 
 def status(result: "FileCheck") -> int:
-    """1 if a run would refuse the file, or can grade no completion of some rows."""
+    """Return 1 if a run would refuse the file, or can grade no completion of some rows."""
     if result.bad or result.too_long or result.ungradable:
         return 1
     return 0

@@ -207,8 +207,8 @@ def evaluation_name(results: Results) -> str:
     """Return the problems with a grade of every run, and the seeds, in words."""
     protocol, seeds = results[0].protocol, sorted({result.seed for result in results})
     trained = f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {seeds[0]} to {seeds[-1]}"
-    asked, kept = len(results[0].problems), len(_where_all_are_graded(results)[0].problems)
-    problems = f"{asked} problems of {protocol['benchmark']}"
-    if kept < asked:
+    count, kept = len(results[0].problems), len(_where_all_are_graded(results)[0].problems)
+    problems = f"{count} problems of {protocol['benchmark']}"
+    if kept < count:
         problems = f"{kept} of {problems} (the others have a run without a grade)"
     return f"{problems}, {trained}"

@@ -5,7 +5,7 @@ selection, and labelled so.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,6 @@ from paint.config.run_folder import RunError
 from paint.config.schema import Config
 from paint.core.demo_files import NAME
 from paint.core.display import Display
-from paint.core.errors import wrap_errors
 from paint.evaluation.frame import (
     Chart,
     Measurement,
@@ -60,7 +59,6 @@ from paint.lab.checkpoint_results import (
     score_of,
     shares,
 )
-from paint.lab.plots import Layout, save_plot
 from paint.lab.repaired import repaired_table
 from paint.lab.sweep import value_text
 from paint.resolve.check import check_config
@@ -82,8 +80,31 @@ COSTS: dict[str, tuple[str, Unit]] = {
 }
 
 
+@dataclass(frozen=True)
+class Layout:
+    """What tables show. All checkpoints and settings are compared with the last run's."""
+
+    title: str
+    names: Sequence[str]  # of the runs, in order; the base model's row stands before them
+    all_pairs: bool = True  # a table of all differences, not of those with the last run alone
+    is_sweep: bool = False  # one recipe with other settings, of which the best is looked for
+
+    @property
+    def rows(self) -> list[str]:
+        return [BASE, *self.names]
+
+    @property
+    def last(self) -> str:
+        return self.names[-1]
+
+    @property
+    def others(self) -> list[str]:
+        """The rows that have a difference to the last run; of one run alone, the base model's."""
+        return list(self.names[:-1]) or [BASE]
+
+
 def publish(layout: Layout, results: Results, folder: Path, display: Display) -> None:
-    """Print the tables, write results.json and results.md, and plot them to results.svg."""
+    """Print the tables, and write results.json and results.md."""
     report = comparison_report(layout, results)
     repaired = repaired_table(layout.last, results, folder, display.note)
     if repaired is not None:
@@ -91,12 +112,9 @@ def publish(layout: Layout, results: Results, folder: Path, display: Display) ->
     to_terminal(report.tables, display.console)
     display.notes(report.lines)
     write_report(folder, RESULTS, report, RunError)
-    plot = folder / f"{RESULTS}.svg"
-    with wrap_errors(plot, RunError, "results.jsonl is complete"):
-        save_plot(plot, layout, results)
     display.note(
-        f"in {folder}: {RESULTS}.md and {plot.name}, made from results.jsonl; page: `paint "
-        f"show {folder}`"
+        f"in {folder}: {RESULTS}.md, made from results.jsonl; page with charts: `paint show "
+        f"{folder}`"
     )
 
 
@@ -334,9 +352,9 @@ def _own_settings(
         return
     # With the options of their methods, as runs record them.
     recipes = [check_config(read_recipe(find_recipe(name))).config for name in configs]
-    own = varied_settings(recipes)
+    shipped_settings = varied_settings(recipes)
     for name, values in varied.items():
-        if own.get(name) == values:
+        if shipped_settings.get(name) == values:
             yield name
 
 

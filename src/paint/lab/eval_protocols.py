@@ -85,7 +85,7 @@ def protocol_for(
             f"prompts or grader are your own, and the default benchmark is mathematics; name "
             f"problems by --benchmark, other ones than those of {config.data.path}"
         )
-    own = config.rollout
+    trained = config.rollout
     if config.model.path == NAME:
         name, protocol = benchmark or NAME, demo_protocol()
         rollout = with_protocol(RolloutConfig(batch_size=400), protocol)
@@ -93,10 +93,11 @@ def protocol_for(
         name = benchmark or "aime_2024"
         protocol = fitting_protocol(config, [name])
         # Stored completions are those of a training, not answers to these problems.
-        engine = AUTO if engine_of(own).is_stored else own.engine
+        engine = AUTO if engine_of(trained).is_stored else trained.engine
         # An answer may be longer than a rollout.
-        timeout = max(own.timeout, EvaluationConfig().rollout.timeout)
-        rollout = replace(with_protocol(own, protocol), engine=engine, stored="", timeout=timeout)
+        timeout = max(trained.timeout, EvaluationConfig().rollout.timeout)
+        rollout = with_protocol(trained, protocol)
+        rollout = replace(rollout, engine=engine, stored="", timeout=timeout)
     if thinking is None:
         thinking = protocol["thinking"]
     if max_new_tokens is not None:

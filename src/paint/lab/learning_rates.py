@@ -140,7 +140,12 @@ def advise_rates(
     for rate in rates:
         rated = config.changed("train", learning_rate=rate)
         runs[rate] = ExperimentRun(value_text(rate), rated)
-    missing = [run for run in runs.values() if not _is_trained(run, folder)]
+    missing = []
+    for short in runs.values():
+        place = folder / short.name / "run"
+        refuse_other_settings(place, short.config)
+        if not short.is_trained(place):
+            missing.append(short)
     if missing:
         completions = len(missing) * steps * config.train.batch_size
         answers = (len(runs) + 1) * len(held_out) * samples
@@ -162,14 +167,15 @@ def advise_rates(
     return report
 
 
-def rates_of(rates: bool | Sequence[float], own: float) -> list[float]:
+def rates_of(rates: bool | Sequence[float], recipe_rate: float) -> list[float]:
     """Return the rates to try, ascending: by default the ladder's and the recipe's own.
 
     Raises ConfigError unless they are distinct numbers above 0.
     """
     given = [] if isinstance(rates, bool) else list(rates)
     if not given:
-        return sorted([own, *(rate for rate in LADDER if not own / NEAR < rate < own * NEAR)])
+        low, high = recipe_rate / NEAR, recipe_rate * NEAR
+        return sorted([recipe_rate, *(rate for rate in LADDER if not low < rate < high)])
     is_right = all(isinstance(r, int | float) and 0 < r < math.inf for r in given)
     if not is_right or len(set(given)) < len(given):
         raise ConfigError(f"rates must be distinct numbers above 0, got {format_value(given)}")
@@ -190,14 +196,13 @@ def _hold_out(
     paths: list[str] = []
     held_out: list[Problem] = []
     for source in data.sources:
-        own = [problem for problem in problems if problem.source == source.name]
-        wanted = math.ceil(count * len(own) / len(problems))
+        of_source = [problem for problem in problems if problem.source == source.name]
+        wanted = math.ceil(count * len(of_source) / len(problems))
         # As a batch is drawn, so that the same seed holds out the same rows.
-        chosen = set(batch_indices(len(own), min(wanted, len(own) // 2), 0, seed))
-        held_out += [problem for i, problem in enumerate(own) if i in chosen]
-        text = "".join(
-            f"{json.dumps(problem.fields)}\n" for i, problem in enumerate(own) if i not in chosen
-        )
+        chosen = set(batch_indices(len(of_source), min(wanted, len(of_source) // 2), 0, seed))
+        held_out += [problem for i, problem in enumerate(of_source) if i in chosen]
+        kept = [problem for i, problem in enumerate(of_source) if i not in chosen]
+        text = "".join(f"{json.dumps(problem.fields)}\n" for problem in kept)
         path = folder / "training" / f"{quote(source.name or 'problems', safe=' ')}.jsonl"
         with wrap_errors(folder, ConfigError, "choose another place (--output-dir)"):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -208,14 +213,6 @@ def _hold_out(
     if not held_out:
         raise ConfigError(f"{data.place} has too few rows to hold some out; add some")
     return replace(data, path=paths[0] if len(paths) == 1 else tuple(paths), limit=None), held_out
-
-
-def _is_trained(run: ExperimentRun, folder: Path) -> bool:
-    """True if a run's last checkpoint is there. Raises ConfigError for one of other settings."""
-    place = folder / run.name / "run"
-    refuse_other_settings(place, run.config)
-    checkpoint = latest_checkpoint(place)
-    return checkpoint is not None and step_of(checkpoint) == run.config.train.steps
 
 
 def try_rate(

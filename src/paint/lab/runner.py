@@ -1,8 +1,8 @@
-"""Experiments: runs of several settings and seeds, with one file of results for tables and plots.
+"""Experiments: runs of several settings and seeds, with one file of results for their tables.
 
     runs/demo/
       results.jsonl                       one line per evaluated checkpoint
-      results.md, results.svg             the tables and the plot, made from these lines
+      results.md, results.json            the tables, made from these lines
       demo-paint/seed-0/                  an ordinary run folder, with a log.txt
       evaluation/seed-0/demo-paint/demo/  its samples (paint.evaluation.store)
       evaluation/seed-0/demo-paint-step-000005/demo/    samples of an earlier checkpoint
@@ -114,6 +114,15 @@ class ExperimentRun:
         earlier = range(train.checkpoint_every, train.steps, train.checkpoint_every)
         return [*(earlier if every_checkpoint else ()), train.steps]
 
+    def is_trained(self, run_folder: Path) -> bool:
+        """Return whether the last checkpoint is there."""
+        checkpoint = latest_checkpoint(run_folder)
+        return checkpoint is not None and step_of(checkpoint) == self.config.train.steps
+
+    def folder(self, experiment: Path) -> Path:
+        """Return the run folder in an experiment."""
+        return experiment / self.name / f"seed-{self.seed}"
+
     @cached_property
     def checked(self) -> Resolved:
         """The resolved config, with the engine that ``auto`` is on this machine."""
@@ -170,11 +179,13 @@ def run_experiment(
     if len(missing) < len(seeded):
         rest = ""
         if not missing:
-            rest = "; nothing was trained or evaluated, as another --output-dir would"
+            rest = "; nothing was trained or evaluated (another --output-dir repeats it)"
         done = len(seeded) - len(missing)
         display.note(f"{done} of {len(seeded)} are in {folder / 'results.jsonl'} already{rest}")
 
-    trained = [run for run in missing if run.name != BASE and not _is_trained(run, folder)]
+    trained = [
+        run for run in missing if run.name != BASE and not run.is_trained(run.folder(folder))
+    ]
     if trained:
         label, count = trained[0].label, len(trained)
         display.on_estimate = LongWork(display, label, count, confirm=confirm)
@@ -207,11 +218,6 @@ def run_experiment(
 
     results = _stored(folder)
     return [results[run.name, run.seed, step] for run in seeded for step in steps[run.name]]
-
-
-def _is_trained(run: ExperimentRun, folder: Path) -> bool:
-    checkpoint = latest_checkpoint(folder / run.name / f"seed-{run.seed}")
-    return checkpoint is not None and step_of(checkpoint) == run.config.train.steps
 
 
 def _add_results(folder: Path, results: Sequence[CheckpointResult], display: Display) -> None:
@@ -284,7 +290,7 @@ def _run(
     checkpoints: dict[int, Path | None] = dict.fromkeys(steps)
     history, trained_on = [], ""
     if run.name != BASE:
-        run_folder = folder / run.name / f"seed-{run.seed}"
+        run_folder = run.folder(folder)
         train_run(run, run_folder, display)
         checkpoints = {step: step_folder(run_folder / "checkpoints", step) for step in steps}
         history = read_history(run_folder, max(steps))
@@ -352,14 +358,15 @@ def train_run(
     run: ExperimentRun, run_folder: Path, display: Display, callbacks: Sequence[Callback] = ()
 ) -> None:
     """Train in the run's folder up to the last checkpoint, resuming if the folder has a run."""
-    checkpoint, steps = latest_checkpoint(run_folder), run.config.train.steps
-    done = step_of(checkpoint) if checkpoint else 0
-    if done == steps:
+    steps = run.config.train.steps
+    if run.is_trained(run_folder):
         ended = describe_end(read_history(run_folder, steps))
         if ended:
             display.warn(f"{run.label}: {ended}")
         return
 
+    checkpoint = latest_checkpoint(run_folder)
+    done = step_of(checkpoint) if checkpoint else 0
     has_begun = (run_folder / "run.json").exists()
     config = with_resolved(run.config, read_run(run_folder)) if has_begun else run.config
     run_folder.mkdir(parents=True, exist_ok=True)
@@ -411,7 +418,7 @@ def _evaluate(
         prompts=run.config.prompts,
         conversation=conversation,
     )
-    prompts = [
+    prompt_sets = [
         deployment_prompts(policy, benchmark.problems, thinking=protocol.thinking)
         for benchmark in protocol.benchmarks
     ]
@@ -421,9 +428,9 @@ def _evaluate(
         # The last has the run's name alone: its samples stay when --every-checkpoint is added.
         name = run.name if is_last else f"{run.name}-step-{step:06d}"
         trained = trained_in(checkpoint, model.train_mode) if checkpoint else None
-        for benchmark, asked in zip(protocol.benchmarks, prompts, strict=True):
+        for benchmark, prompts in zip(protocol.benchmarks, prompt_sets, strict=True):
             store = samples_folder / name / benchmark.name
-            tasks.append(EvalTask(store, benchmark.problems, asked, sampling, trained))
+            tasks.append(EvalTask(store, benchmark.problems, prompts, sampling, trained))
 
     with (
         collect_samples(
@@ -439,7 +446,7 @@ def _evaluate(
     ):
         graded = [grade(store, grader, run.config.grading, display) for store in stores]
         note_failed_calls(graded, display)
-        count = len(prompts)
+        count = len(prompt_sets)
         return {step: graded[i * count : (i + 1) * count] for i, step in enumerate(checkpoints)}
 
 
@@ -477,7 +484,7 @@ def _require_same(
             for result in results
             if (result.run, result.seed) == (run.name, run.seed)
         ]
-        run_folder = folder / run.name / f"seed-{run.seed}"
+        run_folder = run.folder(folder)
         # A run that was interrupted has no result yet, but its settings.
         if run in missing and (run_folder / "run.json").exists():
             stored.append((read_run(run_folder), protocol.table))

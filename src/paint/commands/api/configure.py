@@ -165,14 +165,14 @@ def _require_one_split(data: Any) -> None:
 
 
 def is_columns(data: Any) -> bool:
-    """True for rows as a dict of columns: {"problem": [...], "answer": [...]}."""
+    """Return whether rows are a dict of columns: {"problem": [...], "answer": [...]}."""
     if not isinstance(data, Mapping) or not data or "path" in data:
         return False
     return all(hasattr(value, "__len__") and not isinstance(value, str) for value in data.values())
 
 
 def _are_sources(data: Any) -> bool:
-    """True for a list of paths, and of dicts of path and weight, which no row of problems is."""
+    """Return whether data are a list of paths, or of dicts of path and weight."""
     if not isinstance(data, list | tuple) or not data:
         return False
     return all(

@@ -35,7 +35,7 @@ PAGES = {
 
 
 def places_of(ids: Sequence[int], table: dict[int, int]) -> np.ndarray:
-    """The index of each token in the table of a page's distinct tokens, which gets new ones."""
+    """Return each token's index in the table of a page's distinct tokens, which gets new ones."""
     return np.array([table.setdefault(int(i), len(table)) for i in ids], np.uint32)
 
 
@@ -60,7 +60,7 @@ def packed(values: Any) -> dict[str, str]:
 
 
 def turns_of(messages: Iterable[Mapping[str, Any]]) -> list[tuple[str, str]]:
-    """Role and text of each message of a conversation, with calls of tools as JSON."""
+    """Return role and text of each message of a conversation, with calls of tools as JSON."""
     turns = []
     for message in messages:
         calls = [json.dumps(call, ensure_ascii=False) for call in message.get("tool_calls") or ()]

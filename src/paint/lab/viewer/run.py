@@ -121,7 +121,7 @@ def run_data(
         "name": run.resolve().name,
         "method": config.train.method,
         "change": describe_change(validation, metrics, is_evaluated=bool(evaluations)),
-        "evaluations": [link_to(found, page or run / PAGE) for found in evaluations],
+        "evaluations": [link_to(one, page or run / PAGE) for one in evaluations],
         "run_info": {
             "model": config.model.path,
             "data": config.data.place,
@@ -269,8 +269,8 @@ def row_data(
     if shared.scorer is not None:
         problem = shared.problems.get(row["problem_id"])
         # Of a problem that is not found, the row has the text.
-        asked = problem or Problem(row["problem"], "", row["answer"], row["problem_id"])
-        rollout = read_rollout(row, asked, row["row"])
+        shown = problem or Problem(row["problem"], "", row["answer"], row["problem_id"])
+        rollout = read_rollout(row, shown, row["row"])
         data |= _scored(shared.scorer, row, rollout, values, shared.vocabulary)
         if problem is not None:
             data["contexts"] = _contexts_of(shared.contexts, shared.scorer, step, rollout, row)
@@ -289,23 +289,23 @@ def _scored(
 ) -> dict[str, Any]:
     """Return the likeliest tokens of a rollout, and complete the logged values."""
     later = row.get("later_teacher_prompt_ids", [])
-    found = scorer.score(rollout, [row["teacher_prompt_ids"], *later])
+    detail = scorer.score(rollout, [row["teacher_prompt_ids"], *later])
     data: dict[str, Any] = {
         "entries": {
-            "edges": packed(found.edges),
-            "ids": packed(places_of(found.entries.tolist(), vocabulary)),
-            "term": packed(found.terms),
-            **_packed_values(found.log_probs),
+            "edges": packed(detail.edges),
+            "ids": packed(places_of(detail.entries.tolist(), vocabulary)),
+            "term": packed(detail.terms),
+            **_packed_values(detail.log_probs),
         }
     }
     if values:
         # How far the rescoring student, of a checkpoint, is from the step's own. The gradient is
         # that of the former: it is not logged.
-        moved = np.abs(found.values["student_log_prob"] - values["student_log_prob"])
+        moved = np.abs(detail.values["student_log_prob"] - values["student_log_prob"])
         data["moved"] = float(moved.max(initial=0))
-        values["slope"] = found.values["slope"]
+        values["slope"] = detail.values["slope"]
         return data
-    values |= found.values
+    values |= detail.values
     # The engine's own log-probs: the page compares them with the trainer's.
     if row["engine_log_probs"]:  # none for tokens that no engine sampled
         values["engine_log_prob"] = np.array(row["engine_log_probs"], np.float32)

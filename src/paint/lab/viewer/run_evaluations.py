@@ -41,16 +41,16 @@ def evaluations_of(run: Path, further: Sequence[Path] = ()) -> list[RunEvaluatio
     name = EvaluationConfig().output_dir
     places = [Path(name), *(above / name for above in run.resolve().parents), *further]
     named = {f"{name_of_run(run)}-{path.name}": path for path in checkpoints(run)}
-    found: dict[Path, RunEvaluation] = {}
+    evaluations: dict[Path, RunEvaluation] = {}
     for place in places:
         for summary in sorted({*place.glob(f"*/{SUMMARY}.json"), *place.glob(f"{SUMMARY}.json")}):
             folder = summary.parent.resolve()
             policies = [policy for policy in named if (folder / policy).is_dir()]
-            if folder not in found and policies:
+            if folder not in evaluations and policies:
                 text = _text_of(folder, policies[-1], named[policies[-1]], run)
                 if text:
-                    found[folder] = RunEvaluation(folder, text)
-    return list(found.values())
+                    evaluations[folder] = RunEvaluation(folder, text)
+    return list(evaluations.values())
 
 
 def _text_of(folder: Path, policy: str, checkpoint: Path, run: Path) -> str:
@@ -83,9 +83,9 @@ def _sentence(rows: Sequence[Measurement], row: Measurement, step: int) -> str:
     return text
 
 
-def link_to(found: RunEvaluation, page: Path) -> dict[str, str | None]:
+def link_to(evaluation: RunEvaluation, page: Path) -> dict[str, str | None]:
     """Return an evaluation in words, with the address of its page if that was written."""
-    place = found.folder / PAGE
+    place = evaluation.folder / PAGE
     # Quoted, so that no folder's name reads as another address.
     link = quote(os.path.relpath(place, page.resolve().parent)) if place.exists() else None
-    return {"text": found.text, "folder": os.path.relpath(found.folder), "link": link}
+    return {"text": evaluation.text, "folder": os.path.relpath(evaluation.folder), "link": link}

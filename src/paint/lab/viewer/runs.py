@@ -18,11 +18,11 @@ from paint.lab.viewer.run_evaluations import evaluations_of, link_to
 
 def runs_in(targets: Sequence[Path]) -> list[Path]:
     """Return the folders of all runs that are named, or lie in a named folder, at any depth."""
-    found: list[Path] = []
+    runs: list[Path] = []
     for target in targets:
         is_run = (target / "run.json").exists()
-        found += [target] if is_run else sorted(p.parent for p in target.rglob("run.json"))
-    return list(dict.fromkeys(found))
+        runs += [target] if is_run else sorted(p.parent for p in target.rglob("run.json"))
+    return list(dict.fromkeys(runs))
 
 
 def runs_data(
@@ -77,7 +77,7 @@ def _run_data(run: Path, targets: Sequence[Path], page: Path, display: Display) 
         "state": status.state,
         "steps": status.steps,
         "change": describe_change(validation, metrics, is_evaluated=bool(evaluations)),
-        "evaluations": [link_to(found, page) for found in evaluations],
+        "evaluations": [link_to(evaluation, page) for evaluation in evaluations],
         "metrics": columns_of(metrics),
         "validation": [validation_data(*place, graded) for place, graded in validation.items()],
     }

@@ -41,9 +41,9 @@ def show_targets(
         raise ConfigError("--steps, --row, --contexts and --no-rescore are for a run")
     wrong = [name for name in page.contexts if not _is_scorable(context_source(name))]
     if wrong:
-        known = [name for name, source in SOURCES.items() if _is_scorable(source)]
+        scorable = [name for name, source in SOURCES.items() if _is_scorable(source)]
         raise ConfigError(
-            f"--contexts names {min(wrong)!r}; choose from {', '.join(known)}, {FIELD.name} and "
+            f"--contexts names {min(wrong)!r}; choose from {', '.join(scorable)}, {FIELD.name} and "
             f"{FUNCTION.name}"
         )
     if page.contexts and not page.again:

@@ -61,7 +61,7 @@ class PageServer(ThreadingHTTPServer):
         return render("runs", f"{data['name']} · paint show", data)
 
     def events(self, counts: list[int], version: str) -> Iterator[str]:
-        """News since a page with ``counts`` steps of each run and this version, without end.
+        """Yield news since a page with ``counts`` steps of each run and this version, without end.
 
         A message has new rows of one run; its id has the counts after it, which a browser sends
         when it connects again. The event "reload" says that the page must be made anew.
@@ -102,9 +102,9 @@ class PageHandler(BaseHTTPRequestHandler):
             return
         try:
             address = urlsplit(self.path)
-            asked = parse_qs(address.query)
-            counts = self.headers.get("Last-Event-ID") or asked.get("from", [""])[0]
-            known = [int(count) for count in counts.split(",") if count.isdecimal()]
+            query = parse_qs(address.query)
+            counts = self.headers.get("Last-Event-ID") or query.get("from", [""])[0]
+            steps = [int(count) for count in counts.split(",") if count.isdecimal()]
         except ValueError:  # no address, or a number of thousands of digits
             self.send_error(400)
             return
@@ -112,7 +112,7 @@ class PageHandler(BaseHTTPRequestHandler):
             if address.path == "/":
                 self._send("text/html; charset=utf-8", [self.server.page()])
             elif address.path == "/events":
-                events = self.server.events(known, asked.get("version", [""])[0])
+                events = self.server.events(steps, query.get("version", [""])[0])
                 self._send("text/event-stream", events)
             else:
                 self.send_error(404)

@@ -1,7 +1,9 @@
-"""The plot of an experiment, made from its results: score and paired difference of each run."""
+"""The picture of a comparison in docs/results: score and paired difference of each run.
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+python benchmarks/comparison_plot.py runs/demo docs/images/demo-methods.svg --title "The demo"
+"""
+
+import argparse
 from pathlib import Path
 
 import matplotlib
@@ -17,33 +19,23 @@ from paint.lab.checkpoint_results import (
     Results,
     by_run,
     evaluation_name,
+    read_results,
     score_of,
 )
+from paint.lab.comparison_report import Layout
 
 INK, FAINT, GRID = "#1a1a1a", "#8c8c8c", "#dddddd"
 
 
-@dataclass(frozen=True)
-class Layout:
-    """What tables and plots show. All checkpoints and settings are compared with the last run's."""
-
-    title: str
-    names: Sequence[str]  # of the runs, in order; the base model's row stands before them
-    all_pairs: bool = True  # a table of all differences, not of those with the last run alone
-    is_sweep: bool = False  # one recipe with other settings, of which the best is looked for
-
-    @property
-    def rows(self) -> list[str]:
-        return [BASE, *self.names]
-
-    @property
-    def last(self) -> str:
-        return self.names[-1]
-
-    @property
-    def others(self) -> list[str]:
-        """The rows that have a difference to the last run; of one run alone, the base model's."""
-        return list(self.names[:-1]) or [BASE]
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path, help="of paint compare or paint demo")
+    parser.add_argument("picture", type=Path)
+    parser.add_argument("--title", default="The demo")
+    options = parser.parse_args()
+    results = read_results(options.folder)
+    names = list(dict.fromkeys(result.run for result in results if result.run != BASE))
+    save_plot(options.picture, Layout(options.title, names), results)
 
 
 def save_plot(path: Path, layout: Layout, results: Results) -> None:
@@ -93,3 +85,7 @@ def _add_row(axis: Axes, row: int, interval: Interval, values: Float[np.ndarray,
     mean, low, high = 100 * interval.mean, 100 * interval.low, 100 * interval.high
     reach = [[mean - low], [high - mean]]
     axis.errorbar(mean, row, xerr=reach, fmt="o", color=INK, markersize=5, capsize=3, linewidth=1.2)
+
+
+if __name__ == "__main__":
+    main()
