@@ -39,10 +39,10 @@ def expected(text: str) -> float:
 
 def test_exact_grader_compares_last_box_or_complete_text() -> None:
     texts = [r"\boxed{1} then \boxed{ 0.5 }", "0.5\n", r"\boxed{1/2}", "It is 0.5"]
-    texts += ["<think>1</think> 0.5"]
+    texts += ["<think>1</think> 0.5", "half"]
     with find_grader("exact") as grader:
         grades = grader.grade([Item(text, ("0.5", "half")) for text in texts])
-    assert [grade.reward for grade in grades] == [1, 1, 0, 0, 1]
+    assert [grade.reward for grade in grades] == [1, 1, 0, 0, 1, 1]
 
 
 @pytest.mark.parametrize(

@@ -135,6 +135,22 @@ def test_episodes_coroutines_run_at_once() -> None:
     assert answers == [Answer(({"role": "user", "content": "Go on."},)), Answer(None)] * 4
 
 
+def test_episodes_call_as_many_at_once_as_concurrency_allows() -> None:
+    under_way, counts = list[str](), list[int]()
+
+    class Busy:
+        async def step(self, messages: Any, completion: str) -> None:
+            under_way.append(completion)
+            counts.append(len(under_way))
+            await asyncio.sleep(0.01)
+            under_way.pop()
+
+    with Episodes(settings(environment=Busy, concurrency=2)) as episodes:
+        opened = episodes.open([{}] * 5, range(5))
+        episodes.step([(episode, [USER], "") for episode, _ in opened])
+    assert max(counts) == 2
+
+
 def test_episodes_class_of_trl_has_its_methods_as_tools() -> None:
     with Episodes(settings(environment=Rooms)) as episodes:
         assert [tool.__name__ for tool in tools_of(settings(environment=Rooms))] == ["walk"]

@@ -187,6 +187,16 @@ def test_generate_reads_common_prefix_once(policy: Policy, problems: list[Proble
         assert mine.log_probs == pytest.approx(theirs.log_probs, abs=1e-4)
 
 
+def test_generate_after_a_prompt_with_which_another_begins_is_as_alone(
+    policy: Policy, problems: list[Problem]
+) -> None:
+    prompt = policy.student_prompt(problems[9].problem)
+    prompts = [prompt, prompt + prompt[:5]]
+    together = LocalEngine(policy, batch_size=2).generate(prompts, SHORT, range(2))
+    alone = LocalEngine(policy, batch_size=1).generate(prompts, SHORT, range(2))
+    assert [c.ids for c in together] == [c.ids for c in alone]
+
+
 def test_generate_refills_finished_rows(policy: Policy, problems: list[Problem]) -> None:
     """Whoever waits for the longest row of each batch takes as many passes as those together."""
     prompts, whole = prompts_of(policy, problems, 12), dataclasses.replace(SHORT, max_new_tokens=90)
@@ -332,6 +342,11 @@ def test_distribution_top_k_p_is_as_defined(dtype: torch.dtype, top_k: int, top_
     expected = plain_distribution(logits.to(dtype), sampling)
     assert ((probs > 0) == (expected > 0)).all()
     torch.testing.assert_close(probs / probs.sum(-1, keepdim=True), expected, rtol=1e-9, atol=0)
+
+
+def test_distribution_that_reaches_top_p_exactly_keeps_no_further_token() -> None:
+    probs, tokens, _ = distribution(torch.zeros(1, 4), Sampling(1.0, 0.5, -1, 1), 4)
+    assert tokens[probs > 0].tolist() == [0, 1]
 
 
 @given(

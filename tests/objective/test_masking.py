@@ -333,6 +333,8 @@ def test_mask_solution_random_depends_only_on_seed() -> None:
     assert masks == [mask_solution(SOLID, 0.4, placement="random", seed=seed) for seed in range(50)]
     starts = {mask.index(MARKER) for mask in masks}
     assert len(starts) > 25
+    assert min(starts) < 20
+    assert max(starts) > 100
     assert max(starts) <= 121  # 200 - 80 and a blank
     with pytest.raises(ValueError, match="needs a seed"):
         mask_solution(SOLID, 0.4, placement="random")
