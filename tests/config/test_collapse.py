@@ -46,7 +46,7 @@ def test_collapse_warnings_have_the_names_of_the_setting() -> None:
 def test_collapse_warnings_out_of_band_is_named(
     warning: str, first: float, inside: float, outside: float
 ) -> None:
-    metric, _ = COLLAPSE_WARNINGS[warning]
+    metric = COLLAPSE_WARNINGS[warning].metric
     assert not collapse_warnings(course(metric, [first] + 2 * [inside]), window=2)
     found = collapse_warnings(course(metric, [first, inside] + 2 * [outside]), window=2)
     assert list(found) == [warning]
@@ -65,7 +65,7 @@ def test_collapse_warnings_out_of_band_is_named(
 def test_collapse_warnings_of_a_hopeless_first_step_come_with_it(
     warning: str, hopeless: float, better: float
 ) -> None:
-    metric, _ = COLLAPSE_WARNINGS[warning]
+    metric = COLLAPSE_WARNINGS[warning].metric
     assert collapse_warnings(course(metric, [hopeless])) == {warning: (hopeless, hopeless)}
     assert not collapse_warnings(course(metric, [better]))
     # It goes away with the mean of the last steps, and comes again.

@@ -1,20 +1,209 @@
 """Collapse warnings from the metrics of a run's steps, with what helps (ours).
 
 A warning compares the mean of the last steps, or each of them, with the first step, or judges it by
-itself, by a bound of the metric's record (paint.config.metric_records).
+itself, by a bound.
 """
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from paint.config.metric_records import METRICS, WINDOW, CollapseWarning, Metrics
+from paint.config.metric_records import Metrics
 
-COLLAPSE_WARNINGS = {
-    warning.name: (metric.name, warning) for metric in METRICS for warning in metric.warnings
-}
-"""Each warning with its metric, by the names that ``health.stop_on`` takes."""
+# One step alone is noisy with few completions. Three give warnings a few steps late, and had no
+# false alarm on the demo (docs/how-to/watch-a-run.md).
+WINDOW = 3
+"""Last steps whose mean is compared with the first step."""
+
+
+def _clip_misleads(first: Metrics, last: Metrics) -> bool:
+    """Return whether the divergence has risen while its clip takes entries, without rewards."""
+    has_risen = "kl" in first and "kl" in last and last["kl"] > first["kl"]
+    return has_risen and last.get("clip_frac", 0.0) > 0 and _without_reward(first, last)
+
+
+def _without_reward(first: Metrics, last: Metrics) -> bool:
+    """Return whether the loss has no reward, which may lead away from the teacher rightly."""
+    return "advantage" not in last
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """What helps, and where: a metric above 0, and one of some clip modes."""
+
+    text: str
+    where: str = ""
+    clip_modes: tuple[str, ...] = ()
+
+
+LOWER_RATE = Remedy("lower train.learning_rate")
+# Of the clips that take gradient away or turn it around (docs/concepts/clip.md).
+OTHER_CLIP = Remedy(
+    'set objective.clip_mode "huber"', where="clip_frac", clip_modes=("pointwise", "token")
+)
+LONGER = Remedy("raise rollout.max_new_tokens")
+
+
+@dataclass(frozen=True, slots=True)
+class CollapseWarning:
+    """A metric that leaves its band, what that may mean, and what helps, the likeliest first.
+
+    Attributes:
+        name: as in health.stop_on.
+        is_outside: of the metric's mean over the last steps, and of its first value.
+        window: number of last steps whose mean is judged.
+        from_first: it is judged from the first step on; others are compared with it later.
+        is_lasting: each of the last steps is judged, not their mean.
+        also: of the first and of the last step, what must be met besides.
+    """
+
+    name: str
+    metric: str
+    is_outside: Callable[[float, float], bool]
+    meaning: str
+    remedies: tuple[Remedy, ...] = (LOWER_RATE,)
+    window: int = WINDOW
+    from_first: bool = False
+    is_lasting: bool = False
+    also: Callable[[Metrics, Metrics], bool] | None = None
+
+
+_ALL = (
+    CollapseWarning(
+        "kl",
+        "kl",
+        # Equal views, as in a control that reads nothing, begin at 0: the factor alone would tell
+        # their noise from a rise.
+        lambda last, first: last > 3.0 * first and last > first + 0.05,
+        "the student moves away from the teacher",
+        (OTHER_CLIP, LOWER_RATE),
+        is_lasting=True,
+        also=_without_reward,
+    ),
+    CollapseWarning(
+        "equal_rewards",
+        "frac_reward_zero_std",
+        lambda last, first: last >= 1.0,
+        "no reward differs from those of the same problem: nothing is learned from them",
+        (
+            Remedy("take problems of which some completions are right"),
+            Remedy("raise rollout.samples_per_problem or rollout.temperature"),
+            Remedy("take a grader that tells completions apart"),
+        ),
+        from_first=True,
+    ),
+    CollapseWarning(
+        "negative_loss",
+        "loss",
+        lambda last, first: last < 0.0,
+        "the loss is below 0 while kl rises: the clip turns the student away from the teacher",
+        (OTHER_CLIP, LOWER_RATE),
+        window=1,
+        also=_clip_misleads,
+    ),
+    CollapseWarning(
+        "clipped",
+        "clip_frac",
+        lambda last, first: last > first + 0.2,
+        "the clip limits the gradient of many more tokens than at first",
+        (OTHER_CLIP, LOWER_RATE, Remedy("raise objective.clip")),
+    ),
+    CollapseWarning(
+        "overlap",
+        "overlap_without_answer",
+        lambda last, first: last < 0.5 * first,
+        "completions hold fewer of the solution's steps",
+    ),
+    CollapseWarning(
+        "no_tool_call",
+        "tool_calls",
+        lambda last, first: last <= 0.0,
+        "no completion called a tool: the model cannot use what it is offered, or does not need it",
+        (
+            Remedy("take a model that was trained on tool calls"),
+            Remedy("ask for calls in prompts.student"),
+            Remedy("leave conversation.tools out"),
+        ),
+        from_first=True,
+    ),
+    CollapseWarning(
+        "entropy_low",
+        "student_entropy",
+        lambda last, first: last < 0.25 * first,
+        "the student is sure of nearly every token, and explores no more",
+        (LOWER_RATE, Remedy("raise rollout.temperature")),
+    ),
+    CollapseWarning(
+        "entropy_high",
+        "student_entropy",
+        lambda last, first: last > 2.0 * first,
+        "the student becomes unsure: it overshoots the teacher, or the updates are too large",
+    ),
+    CollapseWarning(
+        "drift",
+        "drift",
+        lambda last, first: last > first + 0.5,
+        "the student leaves its base where nothing should change",
+        (LOWER_RATE, Remedy("take paint-anchored")),
+    ),
+    CollapseWarning(
+        "longer",
+        "completion_tokens",
+        lambda last, first: last > 2.0 * first,
+        "completions grow, often without an end",
+    ),
+    CollapseWarning(
+        "shorter",
+        "completion_tokens",
+        lambda last, first: last < 0.5 * first,
+        "completions skip steps: the teacher may need none, since it reads them in its context",
+        (LOWER_RATE, Remedy("raise context.mask_ratio_wrong and context.mask_ratio_correct")),
+    ),
+    CollapseWarning(
+        "truncated",
+        "truncated_frac",
+        lambda last, first: last > first + 0.25,
+        "completions no longer end before the limit",
+        (LOWER_RATE, LONGER),
+    ),
+    CollapseWarning(
+        "all_truncated",
+        "truncated_frac",
+        lambda last, first: last >= 0.9,
+        "nearly all completions are cut off at the limit, before their answer",
+        (LONGER, Remedy("ask for shorter answers in prompts.student")),
+        from_first=True,
+    ),
+    CollapseWarning(
+        "no_answer",
+        "unboxed_frac",
+        lambda last, first: last > first + 0.25,
+        "completions no longer give an answer",
+        (LOWER_RATE, LONGER),
+    ),
+    CollapseWarning(
+        "all_unanswered",
+        "unboxed_frac",
+        lambda last, first: last >= 0.9,
+        "nearly no completion gives an answer that the grader reads",
+        (
+            LONGER,
+            Remedy("ask for the answer in prompts.student"),
+            Remedy("take another grading.grader"),
+        ),
+        from_first=True,
+    ),
+    CollapseWarning(
+        "repetition",
+        "repetitive_frac",
+        lambda last, first: last > first + 0.1,
+        "completions repeat themselves",
+        (LOWER_RATE, Remedy("train fewer steps")),
+    ),
+)
+COLLAPSE_WARNINGS = {warning.name: warning for warning in _ALL}
+"""The warnings by the names that ``health.stop_on`` takes."""
 
 PAGE = "docs/how-to/my-run-collapses.md"
 
@@ -64,8 +253,8 @@ class Watch:
     def add(self, row: Metrics) -> list[str]:
         """Take the metrics of the next step; return the warnings that appear with it."""
         appeared = []
-        for name, (metric, warning) in COLLAPSE_WARNINGS.items():
-            value = row.get(metric)
+        for name, warning in COLLAPSE_WARNINGS.items():
+            value = row.get(warning.metric)
             if value is None:
                 continue
             window = min(self._window, warning.window)
@@ -97,7 +286,7 @@ def warning_history(
     watch = Watch(window)
     for row in rows:
         for name in watch.add(row):
-            metric, _ = COLLAPSE_WARNINGS[name]
+            metric = COLLAPSE_WARNINGS[name].metric
             text = describe(name, *watch.active[name], row, clip_mode)
             history.append({"step": row["step"], "warning": name, "metric": metric, "text": text})
     return history
@@ -108,8 +297,8 @@ def describe(name: str, last: float, first: float, row: Metrics, clip_mode: str 
 
     Some remedies apply by the metrics of the last step, or by the run's clip mode.
     """
-    metric, warning = COLLAPSE_WARNINGS[name]
-    values = f"{metric} {last:.3g}"
+    warning = COLLAPSE_WARNINGS[name]
+    values = f"{warning.metric} {last:.3g}"
     if not warning.from_first:
         values += f", at first {first:.3g}"
     remedies = []

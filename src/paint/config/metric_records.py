@@ -1,77 +1,19 @@
 """The metrics of a step and of an evaluation, one record each.
 
-The lines and charts of a run, its collapse warnings, the columns of evaluations and the names that
-an algorithm may not give its values are read from here. Units and meanings are in
+The lines and charts of a run, the columns of evaluations and the names that an algorithm may not
+give its values are read from here. Warnings are in paint.config.collapse, units and meanings in
 docs/reference/metrics.md. A metric is computed where its values are: paint.training.run_log,
 paint.evaluation.metrics, or the score of an algorithm. One without a record is logged all the same.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from functools import lru_cache
 from typing import Literal
 
 Metrics = Mapping[str, float]
 """The metrics of a step."""
-
-Outside = Callable[[float, float], bool]
-"""Whether a metric's mean over the last steps is out of its band, given that of the first step."""
-
-# One step alone is noisy with few completions. Three give warnings a few steps late, and had no
-# false alarm on the demo (docs/how-to/watch-a-run.md).
-WINDOW = 3
-"""Last steps whose mean is compared with the first step."""
-
-
-def clip_misleads(first: Metrics, last: Metrics) -> bool:
-    """Return whether the divergence has risen while its clip takes entries, without rewards."""
-    has_risen = "kl" in first and "kl" in last and last["kl"] > first["kl"]
-    return has_risen and last.get("clip_frac", 0.0) > 0 and "advantage" not in last
-
-
-def without_reward(first: Metrics, last: Metrics) -> bool:
-    """Return whether the loss has no reward, which may lead away from the teacher rightly."""
-    return "advantage" not in last
-
-
-@dataclass(frozen=True, slots=True)
-class Remedy:
-    """What helps, and where: a metric above 0, and one of some clip modes."""
-
-    text: str
-    where: str = ""
-    clip_modes: tuple[str, ...] = ()
-
-
-LOWER_RATE = Remedy("lower train.learning_rate")
-# Of the clips that take gradient away or turn it around (docs/concepts/clip.md).
-OTHER_CLIP = Remedy(
-    'set objective.clip_mode "huber"', where="clip_frac", clip_modes=("pointwise", "token")
-)
-LONGER = Remedy("raise rollout.max_new_tokens")
-
-
-@dataclass(frozen=True, slots=True)
-class CollapseWarning:
-    """A metric that leaves its band, what that may mean, and what helps, the likeliest first.
-
-    Attributes:
-        name: as in health.stop_on.
-        window: number of last steps whose mean is judged.
-        from_first: it is judged from the first step on; others are compared with it later.
-        is_lasting: each of the last steps is judged, not their mean.
-        also: of the first and of the last step, what must be met besides.
-    """
-
-    name: str
-    is_outside: Outside
-    meaning: str
-    remedies: tuple[Remedy, ...] = (LOWER_RATE,)
-    window: int = WINDOW
-    from_first: bool = False
-    is_lasting: bool = False
-    also: Callable[[Metrics, Metrics], bool] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,136 +99,32 @@ class Metric:
     charts: tuple[str, ...] = ()  # of CHARTS
     column: str = ""  # its head in tables of evaluations
     column_unit: Literal["%", "tokens", "count"] = "%"
-    warnings: tuple[CollapseWarning, ...] = ()
 
 
 METRICS = (
     # What an algorithm's score has
-    Metric(
-        "kl",
-        line="KL to target {:.4f}",
-        short="KL {:.4f}",
-        group="learned",
-        charts=("kl",),
-        warnings=(
-            CollapseWarning(
-                "kl",
-                # Equal views, as in a control that reads nothing, begin at 0: the factor alone
-                # would tell their noise from a rise.
-                lambda last, first: last > 3.0 * first and last > first + 0.05,
-                "the student moves away from the teacher",
-                (OTHER_CLIP, LOWER_RATE),
-                is_lasting=True,
-                also=without_reward,
-            ),
-        ),
-    ),
+    Metric("kl", line="KL to target {:.4f}", short="KL {:.4f}", group="learned", charts=("kl",)),
     Metric(
         "frac_reward_zero_std",
         line="groups of equal reward {:.0%}",
         short="equal rewards {:.0%}",
         group="learned",
         charts=("groups",),
-        warnings=(
-            CollapseWarning(
-                "equal_rewards",
-                lambda last, first: last >= 1.0,
-                "no reward differs from those of the same problem: nothing is learned from them",
-                (
-                    Remedy("take problems of which some completions are right"),
-                    Remedy("raise rollout.samples_per_problem or rollout.temperature"),
-                    Remedy("take a grader that tells completions apart"),
-                ),
-                from_first=True,
-            ),
-        ),
     ),
-    Metric(
-        "loss",
-        line="loss {:.4f}",
-        short="loss {:.4f}",
-        group="learned",
-        charts=("kl", "loss"),
-        warnings=(
-            CollapseWarning(
-                "negative_loss",
-                lambda last, first: last < 0.0,
-                "the loss is below 0 while kl rises: the clip turns the student away from the "
-                "teacher",
-                (OTHER_CLIP, LOWER_RATE),
-                window=1,
-                also=clip_misleads,
-            ),
-        ),
-    ),
+    Metric("loss", line="loss {:.4f}", short="loss {:.4f}", group="learned", charts=("kl", "loss")),
     Metric("selected_kl", charts=("some_kl",)),
     Metric("first_kl", charts=("some_kl",)),
     Metric("selected_frac"),
-    Metric(
-        "clip_frac",
-        line="clipped {:.1%} of tokens",
-        charts=("clip",),
-        warnings=(
-            CollapseWarning(
-                "clipped",
-                lambda last, first: last > first + 0.2,
-                "the clip limits the gradient of many more tokens than at first",
-                (OTHER_CLIP, LOWER_RATE, Remedy("raise objective.clip")),
-            ),
-        ),
-    ),
+    Metric("clip_frac", line="clipped {:.1%} of tokens", charts=("clip",)),
     Metric("unclipped_mass", line="unclipped target mass {:.3f}", charts=("clip",)),
     Metric("overlap", line="overlap with solution {:.2f}", charts=("overlap",)),
-    Metric(
-        "overlap_without_answer",
-        charts=("overlap",),
-        warnings=(
-            CollapseWarning(
-                "overlap",
-                lambda last, first: last < 0.5 * first,
-                "completions hold fewer of the solution's steps",
-            ),
-        ),
-    ),
+    Metric("overlap_without_answer", charts=("overlap",)),
     Metric("mask_ratio", line="solution hidden {:.0%}", charts=("mask_ratio",)),
     Metric("turns", line="{:.1f} turns"),
-    Metric(
-        "tool_calls",
-        warnings=(
-            CollapseWarning(
-                "no_tool_call",
-                lambda last, first: last <= 0.0,
-                "no completion called a tool: the model cannot use what it is offered, or does not "
-                "need it",
-                (
-                    Remedy("take a model that was trained on tool calls"),
-                    Remedy("ask for calls in prompts.student"),
-                    Remedy("leave conversation.tools out"),
-                ),
-                from_first=True,
-            ),
-        ),
-    ),
+    Metric("tool_calls"),
     Metric("tool_errors"),
     Metric("verified_peers"),
-    Metric(
-        "student_entropy",
-        charts=("entropy",),
-        warnings=(
-            CollapseWarning(
-                "entropy_low",
-                lambda last, first: last < 0.25 * first,
-                "the student is sure of nearly every token, and explores no more",
-                (LOWER_RATE, Remedy("raise rollout.temperature")),
-            ),
-            CollapseWarning(
-                "entropy_high",
-                lambda last, first: last > 2.0 * first,
-                "the student becomes unsure: it overshoots the teacher, or the updates are too "
-                "large",
-            ),
-        ),
-    ),
+    Metric("student_entropy", charts=("entropy",)),
     Metric("teacher_entropy", charts=("entropy",)),
     Metric("teacher_gap"),
     Metric("loss_weight"),
@@ -296,20 +134,7 @@ METRICS = (
     # What the run computes
     Metric("sft_loss", of_run=True, line="solutions {:.4f}", charts=("loss",)),
     Metric("sft_weight", of_run=True),
-    Metric(
-        "drift",
-        of_run=True,
-        line="drift {:.3f}",
-        charts=("drift",),
-        warnings=(
-            CollapseWarning(
-                "drift",
-                lambda last, first: last > first + 0.5,
-                "the student leaves its base where nothing should change",
-                (LOWER_RATE, Remedy("take paint-anchored")),
-            ),
-        ),
-    ),
+    Metric("drift", of_run=True, line="drift {:.3f}", charts=("drift",)),
     Metric("reward", short="reward {:.3f}", group="right", charts=("reward",)),
     Metric(
         "accuracy",
@@ -339,23 +164,6 @@ METRICS = (
         charts=("length",),
         column="tokens an answer",
         column_unit="tokens",
-        warnings=(
-            CollapseWarning(
-                "longer",
-                lambda last, first: last > 2.0 * first,
-                "completions grow, often without an end",
-            ),
-            CollapseWarning(
-                "shorter",
-                lambda last, first: last < 0.5 * first,
-                "completions skip steps: the teacher may need none, since it reads them in its "
-                "context",
-                (
-                    LOWER_RATE,
-                    Remedy("raise context.mask_ratio_wrong and context.mask_ratio_correct"),
-                ),
-            ),
-        ),
     ),
     Metric("rationale_tokens", charts=("length",)),
     Metric("rollout_tokens", of_run=True),
@@ -363,66 +171,10 @@ METRICS = (
     Metric("solved_frac"),
     Metric("lenient_accuracy", column="lenient"),
     Metric(
-        "truncated_frac",
-        of_run=True,
-        line="truncated {:.0%}",
-        charts=("ends",),
-        column="truncated",
-        warnings=(
-            CollapseWarning(
-                "truncated",
-                lambda last, first: last > first + 0.25,
-                "completions no longer end before the limit",
-                (LOWER_RATE, LONGER),
-            ),
-            CollapseWarning(
-                "all_truncated",
-                lambda last, first: last >= 0.9,
-                "nearly all completions are cut off at the limit, before their answer",
-                (LONGER, Remedy("ask for shorter answers in prompts.student")),
-                from_first=True,
-            ),
-        ),
+        "truncated_frac", of_run=True, line="truncated {:.0%}", charts=("ends",), column="truncated"
     ),
-    Metric(
-        "unboxed_frac",
-        of_run=True,
-        charts=("ends",),
-        column="no answer",
-        warnings=(
-            CollapseWarning(
-                "no_answer",
-                lambda last, first: last > first + 0.25,
-                "completions no longer give an answer",
-                (LOWER_RATE, LONGER),
-            ),
-            CollapseWarning(
-                "all_unanswered",
-                lambda last, first: last >= 0.9,
-                "nearly no completion gives an answer that the grader reads",
-                (
-                    LONGER,
-                    Remedy("ask for the answer in prompts.student"),
-                    Remedy("take another grading.grader"),
-                ),
-                from_first=True,
-            ),
-        ),
-    ),
-    Metric(
-        "repetitive_frac",
-        of_run=True,
-        charts=("ends",),
-        column="looping",
-        warnings=(
-            CollapseWarning(
-                "repetition",
-                lambda last, first: last > first + 0.1,
-                "completions repeat themselves",
-                (LOWER_RATE, Remedy("train fewer steps")),
-            ),
-        ),
-    ),
+    Metric("unboxed_frac", of_run=True, charts=("ends",), column="no answer"),
+    Metric("repetitive_frac", of_run=True, charts=("ends",), column="looping"),
     Metric("grader_failures", of_run=True, column="grader failures", column_unit="count"),
     Metric("kept_completions", of_run=True),
     Metric("logprob_mismatch_mean", of_run=True, charts=("mismatch",)),

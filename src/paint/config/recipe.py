@@ -431,17 +431,17 @@ def nearest_setting(name: str, known: Iterable[str] = SETTINGS) -> str:
     """
     known = list(known)
     section, _, key = name.rpartition(".")
-    prefix = f"{section}." if section else ""
     same = [other for other in known if other.rpartition(".")[2] == key]
     if same:
         return f"; did you mean {' or '.join(same)}?"
     if OTHER_NAMES.get(key) in known:
         return f"; it is {OTHER_NAMES[key]} here"
-    within = next((other for other in known if other.startswith(f"{name}.")), "")
-    if within:
-        return f"; it is a section, of settings such as {within}"
+    for other in known:
+        if other.startswith(f"{name}."):
+            return f"; it is a section, of settings such as {other}"
+    prefix = f"{section}." if section else ""
     inside = [other.removeprefix(prefix) for other in known if other.startswith(prefix)]
-    keys = list(dict.fromkeys(other.partition(".")[0] for other in inside))
+    keys = dict.fromkeys(other.partition(".")[0] for other in inside)
     places = {other: prefix + other for other in keys}
     if not (section and keys):
         places |= {other.rpartition(".")[2]: other for other in known}

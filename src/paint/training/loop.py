@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from signal import Signals
 
-from paint.config.collapse import describe_end
-from paint.config.metric_records import WINDOW, step_values
+from paint.config.collapse import WINDOW, describe_end
+from paint.config.metric_records import step_values
 from paint.config.run_folder import (
     RunError,
     checkpoints,
