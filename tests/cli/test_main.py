@@ -12,7 +12,6 @@ import torch
 
 import paint
 from paint.cli import main
-from paint.cli.main import parse
 from paint.evaluation import grade
 
 Said = Callable[[], str]
@@ -71,14 +70,6 @@ def test_main_out_of_memory_exits_with_2_and_advice(
     assert "Traceback" not in error
 
 
-def test_advise_context_is_separate_from_recipe_context() -> None:
-    flags = "--contexts solution other --context.mask-ratio-wrong 0.2 --ratios 0.4"
-    options = parse(["advise", "demo-paint", *flags.split()]).options
-    assert (options.contexts, options.ratios) == (("solution", "other"), (0.4,))
-    context = options.config.context
-    assert (context.source, context.mask_ratio_wrong) == (("solution",), 0.2)
-
-
 def test_main_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == main(["-V"]) == 0
     assert capsys.readouterr().out == f"paint {paint.__version__}\n" * 2
@@ -94,14 +85,6 @@ def test_main_unexpected_error_exits_with_70_and_prints_traceback(
     assert error.endswith(
         "(ZeroDivisionError, which paint did not expect); please report it with the lines above\n"
     )
-
-
-def test_main_interrupt_exits_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(grade, "summarise", interrupt)
-    assert main(["grade", "empty"]) == 130
 
 
 TRAIN = ["train", "demo-paint", "--train.steps=2", "--train.batch-size=2", "--log.name=mine"]
@@ -131,22 +114,6 @@ def test_cli_interrupted_before_main_prints_nothing(tmp_path: Path) -> None:
     line, env = [sys.executable, "-m", "paint.cli", "--help"], os.environ | {"PYTHONPATH": paths}
     ended = subprocess.run(line, env=env, capture_output=True)
     assert (ended.returncode, ended.stderr) == (130, b"")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("own", "spins"),
-    [({}, "10000"), ({"OMP_WAIT_POLICY": "active"}, "30000000000"), ({"GOMP_SPINCOUNT": "9"}, "9")],
-)
-def test_main_sets_openmp_spin_unless_set(own: dict[str, str], spins: str, tmp_path: Path) -> None:
-    """What OpenMP itself prints as it is loaded with torch, by a run that soon ends."""
-    kept = {n: v for n, v in os.environ.items() if not n.startswith(("OMP_", "GOMP_", "KMP_"))}
-    line = [sys.executable, "-m", "paint.cli", "train", "demo-paint", "--model.path", "nowhere/x"]
-    line += ["--output-dir", str(tmp_path / "out")]
-    env = kept | {"OMP_DISPLAY_ENV": "verbose", "OMP_NUM_THREADS": "1"} | own
-    ended = subprocess.run(line, env=env, capture_output=True, text=True, timeout=300)
-    assert ended.returncode == 2
-    assert f"GOMP_SPINCOUNT = '{spins}'" in ended.stderr
 
 
 def test_command_in_which_foreign_code_calls_exit_has_not_succeeded(

@@ -6,9 +6,8 @@ import pytest
 
 from paint.cli import main
 from paint.cli.main import parse
-from paint.config.run_folder import read_metrics, read_run
+from paint.config.run_folder import read_run
 from paint.config.schema import EvaluationConfig
-from paint.core.display import Display, format_duration
 from paint.evaluation import evaluate as evaluation_run
 from paint.evaluation.defaults import evaluation_of, protocol_of
 from runs import changed
@@ -37,19 +36,6 @@ def test_eval_of_run_takes_its_defaults_and_flags_override_them(run: Path) -> No
     assert parse(["eval", "owner/name", str(run)]).options.config == EvaluationConfig()
     demo = parse(["eval", "demo", str(run)]).options.config
     assert (demo.benchmarks, demo.rollout.max_new_tokens) == (("demo",), 96)
-
-
-def test_cost_is_of_all_tokens_at_the_runs_rate(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rate = read_metrics(run)[-1]["tokens_per_second_rollout"]
-    evaluation = evaluation_of(read_run(run))
-    said: list[str] = []
-    monkeypatch.setattr(Display, "note", lambda _, text: said.append(text))
-    display = Display(enabled=False)
-    evaluation_run.note_cost(evaluation, run, 10_000_000, display, confirm=True)
-    evaluation_run.note_cost(evaluation, None, 10_000_000, display, confirm=False)
-    timed, untimed = said
-    assert f"at most {format_duration(10_000_000 * 60 / rate)} at" in timed
-    assert untimed.endswith("without thinking")
 
 
 def test_eval_asks_before_long_evaluations(

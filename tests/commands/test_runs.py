@@ -79,15 +79,6 @@ def test_runs_in_python_have_times_and_the_settings_that_differ(run: Path, tmp_p
     assert str(frame["changed"].dt.tz) == "UTC"
 
 
-def test_runs_of_a_run_itself_names_its_folder(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    one = shutil.copytree(run, tmp_path / "one")
-    assert list(paint.runs(one)["name"]) == ["one"]
-    monkeypatch.chdir(one)
-    assert list(paint.runs(".")["name"]) == ["one"]
-
-
 @pytest.mark.parametrize("line", ["train demo-paint --output-dir busy", "resume busy"])
 def test_run_that_trains_is_refused_by_that_first(
     line: str,

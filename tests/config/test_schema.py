@@ -114,6 +114,7 @@ def test_read_recipe_unreadable_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"latin\.toml.*utf-8.*position 5"):
         read_recipe(tmp_path / "latin.toml")
     assert "x.toml is not valid TOML" in refusal(tmp_path, "[train]\nsteps = 10\nsteps ==\n")
+    assert "train must be a section" in refusal(tmp_path, "[[train]]\nsteps = 1\n")
     assert "at line 3, column 8" in refusal(tmp_path, "[train]\nsteps = 10\nseed = =\n")
 
 
@@ -234,23 +235,6 @@ def test_require_trainable_full_tuning_is_refused(dtype: str, message: str) -> N
     with pytest.raises(ConfigError, match=message):
         check_training(config)
     check_training(config.changed("rollout", engine="auto").changed("model", dtype="float32"))
-
-
-@pytest.mark.parametrize(
-    ("sections", "named"),
-    [
-        ({"health": {"stop_on": ["drift"]}}, "health.stop_on"),
-        (
-            {"objective": {"skip_tokens": 24}, "rollout": {"max_new_tokens": 24}},
-            "objective.skip_tokens",
-        ),
-    ],
-)
-def test_config_that_learns_or_measures_nothing_is_refused(
-    sections: dict[str, dict[str, Any]], named: str
-) -> None:
-    with pytest.raises(ConfigError, match=f"{named} must be"):
-        check_config(from_table(sections))
 
 
 def test_help_of_context_source_names_every_source_and_none_is_a_field() -> None:

@@ -13,7 +13,6 @@ from paint.core.display import (
     LOGGER,
     Clock,
     Display,
-    differing_lines,
     progress_lines,
     shown_on_terminal,
 )
@@ -50,16 +49,6 @@ def test_host_program_without_logging_gets_warnings_on_stderr(
     LOGGER.setLevel("ERROR")
     work()
     assert capsys.readouterr() == ("", "")
-
-
-def test_host_program_with_logging_gets_each_warning_once(
-    host: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(logging.root, "handlers", [])
-    logging.basicConfig(format="%(message)s")
-    with progress_lines():
-        work()
-    assert capsys.readouterr() == ("", "a warning\n")
 
 
 def test_command_prints_each_message_once(host: None, capsys: pytest.CaptureFixture[str]) -> None:
@@ -156,17 +145,6 @@ def test_first_step_says_its_length_after_a_part_of_its_loss(
     assert len(caplog.messages) == 2
 
 
-def test_first_step_without_parts_is_estimated_at_its_end() -> None:
-    display, told = Display(), list[float]()
-    display.on_estimate = told.append
-    with display.running(4, 1):
-        for number in (2, 3):
-            with Clock(display)("loss"):
-                pass
-            display.step({"step": number, "seconds_left": 0.0}, [])
-    assert len(told) == 1
-
-
 def test_call_from_python_prints_progress_on_stderr_after_some_seconds(
     host: None, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -180,16 +158,3 @@ def test_call_from_python_prints_progress_on_stderr_after_some_seconds(
             display.progress(f"at {now[0]:.0f}")
     display.progress("afterwards")
     assert capfd.readouterr() == ("", "paint: at 105\npaint: at 115\n")
-
-
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("a\nb\nc\nd\ne", "(as it)"),
-        ("a\nb\nX\nd\ne", "(2 lines as it)\nX\n(2 lines as it)"),
-        ("X\nb\nc\nd\ne", "X\n(4 lines as it)"),
-        ("a\nb\nd\ne", "(2 lines as it)\n(2 lines as it)"),
-    ],
-)
-def test_differing_lines_marks_what_both_begin_and_end_with(text: str, shown: str) -> None:
-    assert differing_lines(text, "a\nb\nc\nd\ne", "it") == shown

@@ -151,12 +151,6 @@ def other(options: Other) -> None:
     pass
 
 
-def test_complete_options_of_several_extensions_are_shared() -> None:
-    part = Part(source=(spec_of(graded), spec_of(other)), more=OptionTable({"strength": 2}))
-    assert complete_options(part, "part.").more["strength"] == 2.0
-    assert complete_options(part, "part.").more["epsilon"] == 0.2
-
-
 @pytest.mark.parametrize(
     ("part", "message"),
     [

@@ -1,4 +1,4 @@
-"""Broken copies of the demo's model, of an adapter and of a run, broken data files and recipes.
+"""Broken copies of the demo's model and of an adapter, and broken data files.
 
 Each ends with status 2 and one message that names it, and leaves nothing behind.
 """
@@ -21,7 +21,6 @@ ASKED = ["--benchmarks", "demo", "--limit=1", "--samples=1", "--rollout.max-new-
 
 Break = Callable[[Path], object]
 Said = Callable[[], str]
-Words = tuple[str, ...]
 
 
 @pytest.fixture(autouse=True)
@@ -130,23 +129,6 @@ def test_eval_corrupt_adapter_is_refused(kind: str, run: Path, tmp_path: Path, s
     refuses(["eval", str(folder), *ASKED], "its-adapter", said)
 
 
-RUNS: dict[str, Break] = {
-    "facts cut": _cut("run.json"),
-    "config gone": _set("run.json", config=None),
-    "setting unknown": _set("run.json", config={"train": {"stepz": 1}}),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", RUNS)
-def test_resume_corrupt_run_settings_are_refused(
-    kind: str, run: Path, tmp_path: Path, said: Said
-) -> None:
-    folder = shutil.copytree(run, tmp_path / "its-run")
-    RUNS[kind](folder)
-    refuses(["resume", str(folder), "--steps=2"], "its-run", said)
-
-
 # --- data ----------------------------------------------------------------------------------------
 
 # What the tests of readers and of problems do not have.
@@ -168,21 +150,3 @@ def test_corrupt_data_file_is_refused(kind: str, use: str, said: Said) -> None:
     name, content = DATA[kind]
     Path(name).write_bytes(content)
     refuses([part.format(Path(name).absolute()) for part in USES[use]], name, said)
-
-
-# --- recipes -------------------------------------------------------------------------------------
-
-RECIPES: dict[str, str] = {
-    "noise": "\x00\x01",
-    "array of tables": "[[train]]\nsteps = 1\n",
-    "escapes in value": '[train]\nmethod = "\\u001b[31m"\n',
-    "date": "[train]\nsteps = 2020-01-01\n",
-    "mixed list": '[model]\nlora_targets = ["q_proj", 1, [2]]\n',
-}
-
-
-@pytest.mark.parametrize("kind", RECIPES)
-def test_corrupt_recipe_is_refused(kind: str, said: Said) -> None:
-    Path("its.toml").write_text(RECIPES[kind])
-    refuses(["train", "its.toml"], "its.toml", said)
-    assert [entry.name for entry in Path().iterdir()] == ["its.toml"]

@@ -207,20 +207,6 @@ def test_trust_runs_the_code_after_a_line_that_lists_it(
     assert call(["eval", ".", *SOME, "--output-dir", "again"], monkeypatch) == 2
 
 
-def test_python_call_with_trust_or_a_name_runs_the_code(stranger: Callable[[str], Path]) -> None:
-    folder = stranger("grader")
-    few: dict[str, Any] = {"limit": 1, "samples": 1, "rollout": {"max_new_tokens": 4}}
-    with pytest.raises(UntrustedError, match=r"grading\.grader \"notes:f\""):
-        paint.evaluate(folder, **few)
-    with pytest.raises(UntrustedError):
-        paint.evaluate(folder, **few, grading={"timeout": 9.0})
-    assert_nothing_ran(folder)
-    paint.evaluate(folder, **few, grading={"grader": "notes:f"}, output_dir="named")
-    with pytest.raises(UntrustedError):
-        paint.evaluate(folder, **few, output_dir="trusted")
-    paint.evaluate(folder, **few, trust=True, output_dir="trusted")
-
-
 def test_config_of_a_strangers_run_is_not_named_by_passing_it(
     stranger: Callable[[str], Path], tmp_path: Path
 ) -> None:
