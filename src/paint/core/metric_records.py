@@ -548,8 +548,7 @@ METRICS = (
         name="grader_failed_calls/KIND",
         unit="calls",
         meaning="those that failed: `HTTP_429` and other statuses, `timed_out`, `no_connection`, "
-        "`malformed` (a ValueError, KeyError or IndexError), `without_a_reward`, or the error's "
-        "type",
+        "`malformed` (a ValueError, KeyError or IndexError), or the error's type",
         of_run=True,
     ),
     Metric(
