@@ -8,8 +8,8 @@ import pytest
 
 from paint.core.display import Display
 from paint.data.benchmarks import Benchmark, load_benchmark
-from paint.data.gold_answer_checks import announce_benchmark, gold_warnings
 from paint.data.problems import DataError, Problem
+from paint.data.row_checks import announce_benchmark, gold_warnings
 from paint.grading.graders import find_grader
 
 GOOD = ["7", r"\frac{1}{2}", "(0, 1)", "x = 3", r"12\text{ cm}", "1,000"]

@@ -72,19 +72,6 @@ def test_summary_rows_match_hand_computed_means() -> None:
     json.dumps(asdict(Report(rows, [])), allow_nan=False)
 
 
-def test_summary_tables_of_different_k_have_empty_cells() -> None:
-    mixed = {
-        "base": {"x": graded([1] * 12, [0] * 12)},
-        "new": {"x": graded([1] * 6, [0] * 6)},
-    }
-    base, new = summary_report(mixed).tables[1].rows
-    columns = summary_report(mixed).tables[1].columns
-    assert columns[2:7] == ["maj@k", "pass@2", "pass@4", "pass@6", "pass@8"]
-    at = columns.index("pass@8")
-    assert base[at].startswith("50.0 ")
-    assert new[at] == ""
-
-
 def test_summary_has_shares_of_right_samples_only_where_a_reward_is_one() -> None:
     def columns(*rewards: list[float], right: bool = False) -> set[str]:
         part = graded([right, 0], [0, 0])

@@ -129,16 +129,6 @@ def test_store_checksums_match_sha256sum_once_finished(tmp_path: Path) -> None:
     assert checked() == list(STORED)
 
 
-def test_store_without_checksums_is_read_unverified(tmp_path: Path) -> None:
-    fill(fresh(tmp_path))
-    path = tmp_path / "completions.jsonl"
-    path.write_bytes(path.read_bytes().replace(b"It is", b"It iS"))
-    assert f"{path} is not the file that was written" in refusal(reopen_store(tmp_path))
-    (tmp_path / "SHA256SUMS").unlink()
-    with reopen_store(tmp_path) as store:
-        assert all(sample.text.startswith("It iS") for sample in store.samples())
-
-
 def test_store_other_setting_is_refused_with_differences(tmp_path: Path) -> None:
     fill(fresh(tmp_path))
     before = contents(tmp_path)

@@ -17,9 +17,7 @@ from paint.cli.main import main, parse
 from paint.config.recipe import from_table, read_recipe, to_table
 from paint.config.run_folder import read_metrics, read_run, read_run_json
 from paint.config.schema import Config, TrainConfig
-from paint.core.errors import ConfigError
 from paint.core.extensions import OptionTable, spec_of
-from paint.grading.graders import open_grader
 from paint.resolve.algorithm import find_algorithm
 from paint.resolve.check import check_config
 from runs import adapter, assert_same, changed, stored, train, train_in_parts, write_problems
@@ -221,19 +219,3 @@ def test_options_of_the_environment_reach_the_grader_and_no_file(
         for secret in (KEY, URL, "als0-n0t"):
             assert secret.encode() not in written, path
             assert secret not in said
-
-
-def test_options_of_the_environment_are_refused_without_their_values(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    checked = complete(from_table({"grading": key_grading("grade")}))["grading"]
-    assert checked["options"] == key_grading("grade")["options"]
-    grading = from_table({"grading": key_grading("grade")}).grading
-    with pytest.raises(ConfigError, match=r"options\.api_key is \"env:PAINT_TEST_KEY\", and the"):
-        open_grader(grading)
-    monkeypatch.setenv("PAINT_TEST_KEY", KEY)
-    monkeypatch.setenv("PAINT_TEST_URL", "als0-n0t")
-    with pytest.raises(ConfigError, match=r"^grading\.options with the values of .* refused") as it:
-        open_grader(grading)
-    assert it.value.__cause__ is None
-    assert "als0-n0t" not in str(it.value)

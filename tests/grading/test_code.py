@@ -7,11 +7,8 @@ from typing import Any
 import pytest
 
 from paint.config import schema as cfg
-from paint.core.errors import ConfigError
-from paint.core.extensions import OptionTable
 from paint.data.problems import DataError, read_problems
 from paint.grading.contract import Grade, Grader, Item
-from paint.grading.graders import needs_answer, open_grader
 from paint.grading.unit_tests import CodeGrader, CodeOptions
 from paint.resolve.check import check_config
 from runs import changed
@@ -275,18 +272,6 @@ def test_function_of_the_problem_is_completed(
     ]
     grades = grader.grade([Item(completion, "", row=row) for row in rows])
     assert [found.reward for found in grades] == [reward] * 2, grades
-
-
-def test_code_grader_is_opened_with_its_options() -> None:
-    grading = cfg.GradingConfig(
-        grader=("code",), options=OptionTable({"seconds": 3, "reward": "share"})
-    )
-    opened = open_grader(grading)
-    assert isinstance(opened, CodeGrader)
-    assert opened.options == CodeOptions(seconds=3, reward="share")
-    assert not needs_answer("code")
-    with pytest.raises(ConfigError, match=r"grading\.options\.seconds must be in \[1, 3600\]"):
-        open_grader(cfg.GradingConfig(grader=("code",), options=OptionTable({"seconds": 0})))
 
 
 def test_rows_need_tests_where_completions_are_graded(tmp_path: Any) -> None:

@@ -14,7 +14,7 @@ from paint.core.extensions import spec_of
 from paint.grading.contract import Grade, Item
 from paint.grading.graders import find_grader
 from paint.grading.processes import Pool
-from processes import descendants, until
+from processes import descendants
 
 in_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
 
@@ -56,12 +56,6 @@ def test_workers_import_the_graders_module_once_for_all(module: Path) -> None:
         assert len(grader._caller._pool.workers) == 3  # type: ignore[attr-defined]
     imports = module.with_suffix(".imports").read_text().splitlines()
     assert imports == ["imported"] * 2  # here, and in the process that forks the workers
-
-
-def test_grader_that_is_entered_starts_to_import_before_the_first_call(module: Path) -> None:
-    noted = module.with_suffix(".imports")
-    with find_grader(f"{module.stem}:grade"):
-        until(lambda: noted.read_text().count("imported") == 2)
 
 
 def test_grader_that_reads_standard_input_takes_no_call_from_others(module: Path) -> None:

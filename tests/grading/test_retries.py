@@ -239,25 +239,6 @@ def test_cost_counts_all_calls_those_that_failed_too(quick: None) -> None:
     assert found == [(3, 6, {"malformed": 3}), (3, 1, {}), (2, 3, {"malformed": 1})]
 
 
-async def says_text(completion: str, row: Row) -> Any:
-    return "good" if completion == "1" else 1.0
-
-
-async def one_for_all(completions: list[str], rows: list[Row]) -> list[float]:
-    return [1.0]
-
-
-def test_cost_counts_what_is_no_reward() -> None:
-    with find_grader(spec_of(says_text)) as grader:
-        grader.grade(items(3))
-        cost = grader.take_cost()
-    assert (cost.answers, cost.calls, cost.failed) == (2, 3, {"without a reward": 1})
-    with find_grader(spec_of(one_for_all)) as grader:
-        grader.grade(items(3))
-        cost = grader.take_cost()
-    assert (cost.answers, cost.calls, cost.failed) == (0, 1, {"without a reward": 1})
-
-
 COST = Cost(72, 97, 73.72, {"malformed": 13, "HTTP 429": 12})
 
 

@@ -202,7 +202,6 @@ def test_read_messages_have_no_half_of_a_pair_and_are_json() -> None:
         ([{"role": "user"}], "a message whose content is missing"),
         ([USER | {"content": [1]}], "whose content is an object of type list, and no text"),
         ([["user", "x"]], "an object of type list as a message"),
-        (("observation", 1.0, True, {}), "a tuple of 4 values, as a step of gymnasium does"),
         (("observation", {}), "an object of type str as a message"),
         ([USER | {"further": object()}], "which JSON has no form of"),
     ],

@@ -92,17 +92,15 @@ def load_benchmark(
     """Load the evaluation set that `spec` names, or its first `limit` (at least 1) problems.
 
     Args:
-        spec: NAME, a known set on the hub; NAME=PATH, a local copy of it: a file, or the folder of
-        a
-            download; or FILE, a file or hub data set (owner/name) of the user's own, named by its
-            stem. Columns other than problem, answer and id are appended, as
-            FILE:problem_column,answer_column or FILE:problem_column,answer_column,id_column.
+        spec: NAME, a known set on the hub; NAME=PATH, a local copy of it, a file or the folder of a
+            download; or a file or hub data set of the user's own, which may be followed by other
+            columns than problem, answer and id: FILE:problem_column,answer_column[,id_column].
         needs_answer: False if rows of a file may lack an answer, since the grader needs none.
-        trained_on: settings of a run's training rows. A file that names no columns, and has the
-            training's problem column, is read by the training's columns.
+        trained_on: settings of a run's training rows, by whose columns a file that names none is
+        read
+            if it has the problem's.
 
-    Raises DataError if the name is unknown, the hub cannot be reached, a published set is
-    incomplete, the file's name cannot name a folder, or `read_problems` refuses it.
+    Raises DataError for an unknown name, an incomplete set, or what `read_problems` refuses.
     """
     name, has_copy, copy = spec.partition("=")
     if name in PUBLISHED:

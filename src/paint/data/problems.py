@@ -48,15 +48,12 @@ class Problem:
     """A training example: x, y* and the gold answer, as text (paper: section 'Background').
 
     Attributes:
-        problem: its text; of a chat, its last user turn.
-        solution, answer: "" where the row has none.
-        also: further accepted answers.
-        row: row number in the source, from 1; 0 if unknown.
-        turns: of a chat, role and text of its turns up to that of the user.
-        conversation: with data.turns "all", the messages after these, from an assistant's to an
-            assistant's.
-        fields: all fields of the row by name.
-        source: in a mixture, the name of its source, which its id begins with; "" elsewhere.
+        problem: its text; of a chat, its last user turn. solution, answer: "" where the row has
+        none; ``also`` are further accepted answers. row: row number in the source, from 1; 0 if
+        unknown. turns: of a chat, role and text of its turns up to that of the user. conversation:
+        with data.turns "all", the messages after these, the assistant's first and last. fields: all
+        fields of the row by name. source: in a mixture, the name of its source, which its id begins
+        with; "" elsewhere.
     """
 
     problem: str

@@ -107,12 +107,6 @@ def _describe_validation(
     unit = "points" if base[0].rewards is None else "hundredths of reward"
     levels = f"{100 * mean:.1f} before, {100 * mean_after:.1f} after"
     text = f"{title} {found.difference.points(sign=True)} {unit} over {before} ({levels})"
-    left_out = sum(
-        len({*one.ungraded, *other.ungraded}) for one, other in zip(base, after, strict=True)
-    )
-    if left_out:
-        count = sum(len(part.problems) for part in base)
-        text += f"; {left_out} of {count} problems have no reward"
     return f"{text}; {_describe_test(found)}"
 
 

@@ -26,8 +26,8 @@ from paint.core.distributed import require_one_process
 from paint.core.errors import NotConfirmed
 from paint.core.storage import verify_export
 from paint.data.benchmarks import Benchmark, folder_name, load_benchmark, require_distinct
-from paint.data.gold_answer_checks import announce_benchmark
 from paint.data.problems import DataError, Problem
+from paint.data.row_checks import announce_benchmark
 from paint.evaluation.defaults import (
     default_benchmarks,
     grader_needs_answer,
@@ -242,14 +242,11 @@ def note_differences(
     evaluation: EvaluationConfig, targets: Sequence[str], display: Display
 ) -> None:
     """Note what differs from the trainings of runs."""
-    runs = [run_of(Path(target)) for target in targets]
-    for run in dict.fromkeys(runs):
-        if run is None:  # a model or an adapter
-            continue
+    runs = dict.fromkeys(filter(None, (run_of(Path(target)) for target in targets)))
+    for run in runs:
         changes = protocol_differences(read_run(run), protocol_of(evaluation))
         if changes:
-            whose = f"{run}: " if len(targets) > 1 else ""
-            display.note(f"{whose}not sampled as in training: {changes}")
+            display.note(f"{run}: not sampled as in training: {changes}")
 
 
 def note_benchmarks(

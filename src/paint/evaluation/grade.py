@@ -17,7 +17,7 @@ from paint.config.collapse import collapse_warnings, describe
 from paint.config.recipe import to_table
 from paint.config.schema import Config, GradingConfig
 from paint.core.display import Display
-from paint.core.errors import ConfigError, cut
+from paint.core.errors import ConfigError
 from paint.evaluation.defaults import grader_needs_answer
 from paint.evaluation.frame import to_terminal, write_report
 from paint.evaluation.metrics import GradedSamples
@@ -32,7 +32,7 @@ from paint.evaluation.store import (
     reopen_store,
 )
 from paint.evaluation.summary import SUMMARY, summary_report
-from paint.grading.contract import Grade, Grader, require_some_grade
+from paint.grading.contract import Grade, Grader, describe_failures, require_some_grade
 from paint.grading.cost import Cost
 from paint.grading.graders import NoGrader, code_digest, open_grader
 from paint.inference.rollout_grades import grade_rollouts, is_gradable, name_of_grader
@@ -92,13 +92,9 @@ def grade(
     store.settings[COST] = total.metrics()
     store.write_grades(identity, ordered)
 
-    failed = [row for row in ordered if row.get("failed")]
+    failed = describe_failures(list(map(grade_of, ordered)), [p.name for p, _ in store.rows])
     if failed:
-        display.warn(
-            f"{store.folder.name}: the grader failed on {len(failed)} of {len(ordered)} samples, "
-            f"which are in no mean (the same command asks for them again); first on problem "
-            f"{cut(failed[0]['problem_id'])}: {failed[0]['reason']}"
-        )
+        display.warn(f"{store.folder.name}: {failed} (the same command asks for them again)")
     graded = graded_samples(store)
     for warning in _hopeless(graded, grader.unanswered):
         display.warn(f"{store.folder.name}: {warning}")

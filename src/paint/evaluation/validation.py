@@ -17,8 +17,8 @@ from paint.config.schema import Config
 from paint.core.display import Display
 from paint.core.distributed import all_gather_objects, run_on_rank0
 from paint.data.benchmarks import load_benchmark
-from paint.data.gold_answer_checks import announce_benchmark
 from paint.data.problems import Problem
+from paint.data.row_checks import announce_benchmark
 from paint.evaluation.defaults import (
     grader_needs_answer,
     protocol_differences,
@@ -224,10 +224,7 @@ def _scores_text(graded: GradedSamples, metrics: Mapping[str, Interval], samples
     # 1 counts as right, which few completions of a judge reach.
     if graded.rewards is None or graded.has_right:
         scores.append(f"Avg@{samples} {metrics['avg_at_k'].points()}")
-    left_out = ""
-    if graded.ungraded:
-        left_out = f"; {len(graded.ungraded)} of {len(graded.problems)} problems have no reward"
-    return f"{', '.join(scores)} (95 % interval){left_out}"
+    return f"{', '.join(scores)} (95 % interval)"
 
 
 def generate_batch(

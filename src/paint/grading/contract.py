@@ -191,8 +191,6 @@ def require_some_grade(
             f"{who} failed on {of} {len(grades)} completions, the first time on "
             f'problem {ids[failed[0]]} with "{grades[failed[0]].reason}"'
         )
-        rest = len(grades) - len(failed)
-        said += f", and said nothing of the other {rest}" if rest else ""
     else:
         said = (
             f"{who} said nothing of all {len(grades)} completions: it returned None, "

@@ -17,16 +17,11 @@ PASSING = (408, 409, 425, 429)
 
 TIMED_OUT, NO_CONNECTION, MALFORMED = "timed out", "no connection", "malformed"
 
-# Classes of clients that do not derive from OSError, by name: none of them need be installed.
+# By name: no client need be installed.
 _CONNECTION_ERRORS = {
     *("ConnectionError", "ClientConnectionError", "APIConnectionError", "NetworkError"),
-    *("TransportError", "URLError", "HTTPException"),
+    *("TransportError", "URLError", "HTTPException", "SSLError", "gaierror"),
 }
-# Of files and processes, and of a key that a grader refuses itself: waiting mends none of them.
-_LOCAL_ERRORS = (
-    *(PermissionError, FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError),
-    *(ChildProcessError, ProcessLookupError),
-)
 
 
 def failure_kind(error: BaseException) -> str:
@@ -105,9 +100,6 @@ def _transport_kind(error: BaseException) -> str:
     names = {kind.__name__ for kind in type(error).__mro__}
     if isinstance(error, TimeoutError) or any("Timeout" in name for name in names):
         return TIMED_OUT
-    # A reply that requests cannot read is an OSError, too.
-    if isinstance(error, (ValueError, *_LOCAL_ERRORS)):
-        return ""
-    # An error with a file's name is of the disk.
-    is_network = isinstance(error, OSError) and error.filename is None
+    # asyncio raises OSError itself. Its other classes are of files, processes and refused keys.
+    is_network = type(error) is OSError and error.filename is None
     return NO_CONNECTION if is_network or names & _CONNECTION_ERRORS else ""

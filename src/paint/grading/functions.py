@@ -39,8 +39,6 @@ from strictgrade.processes import REASON_CHARACTERS, Arguments
 FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 10.0
 
-NO_REWARD = "without a reward"  # kind of a failed call
-
 
 class AsyncCalls:
     """Calls of an async function in an event loop of this process, ``concurrency`` at once.
@@ -177,11 +175,7 @@ class FunctionGrader(Grader):
         grades: list[Grade] = []
         for item, result in zip(items, results, strict=True):
             grades.append(to_grade(result, f"{self._name}, row {item.row.get('id', '')}"))
-        failed = sum(grade.failed for grade in grades)
-        # Of calls that returned something: it is no reward, or it says that the grader failed.
-        no_reward = [r for grade, r in zip(grades, results, strict=True) if grade.failed]
-        refused = len({id(result) for result in no_reward if not result.error})
-        self._cost += Cost(len(grades) - failed, failed={NO_REWARD: refused} if refused else {})
+        self._cost += Cost(sum(not grade.failed for grade in grades))
         return grades
 
     def _call_for_all(self, items: Sequence[Item]) -> list[CallResult]:
@@ -193,7 +187,6 @@ class FunctionGrader(Grader):
                 return [CallResult(value) for value in read_batch(result.value, len(items))]
             except ValueError as error:
                 result = CallResult(error=f"{self._name}: returned {error}"[:REASON_CHARACTERS])
-                self._cost += Cost(failed={NO_REWARD: 1})
         # Its error is that of each.
         return [result] * len(items)
 

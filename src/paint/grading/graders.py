@@ -100,13 +100,11 @@ def find_grader(
     attempts: int = 3,
     table: Mapping[str, Any] = NO_OPTIONS,
 ) -> Grader:
-    """Return the grader of a name.
+    """Return the grader of a name of GRADERS, or of a function, "module:name".
 
     Args:
-        grader: a name of GRADERS, or "module:name" of a function.
         deadline: processor seconds that a comparison of two answers, or a call of a function, may
-            take, in [0.01, 86400].
-        workers: processes that compare answers or call the function; None is the number of cores.
+            take, in [0.01, 86400], in one of the ``workers``; None is the number of cores.
         concurrency, timeout, attempts: of an async function (paint.grading.functions.AsyncCalls).
         table: the options of the function (``grading.options``).
 

@@ -7,13 +7,12 @@ limited in size before it is tokenised: what is longer than any prompt would be 
 
 import json
 import math
-from collections.abc import ItemsView, Iterator, KeysView, Mapping, Sequence, Set, ValuesView
+from collections.abc import ItemsView, KeysView, Mapping, Sequence, Set, ValuesView
 from dataclasses import fields, is_dataclass
 from datetime import date, time, timedelta
 from decimal import Decimal
 from enum import Enum
 from fractions import Fraction
-from inspect import isawaitable, iscoroutine
 from pathlib import PurePath
 from typing import Any
 from uuid import UUID
@@ -69,11 +68,6 @@ def read_messages(found: Any, tokens: float = TOKENS) -> tuple[ChatMessage, ...]
         found = [found]
     if not isinstance(found, list | tuple):
         raise ValueError(f"it returned an object {of_type(found)}, and no messages")
-    if isinstance(found, tuple) and len(found) in (4, 5) and isinstance(found[1], int | float):
-        raise ValueError(
-            f"it returned a tuple of {len(found)} values, as a step of gymnasium does; return the "
-            f"next messages, or None at the end, and set the attribute reward"
-        )
     if len(found) > tokens:
         raise TooLongError(f"it returned {len(found):,} messages, over the limit of {tokens:,.0f}")
     for message in found:
@@ -148,14 +142,10 @@ def _known(value: Any, most: float) -> Any:
     for method in ("tolist", "to_dicts", "to_pylist", "to_list", "as_py", "model_dump"):
         if callable(getattr(type(value), method, None)):
             return getattr(value, method)()
-    hint = "return a text, numbers, lists or dicts"
-    if iscoroutine(value):
-        value.close()  # else Python warns that it was never awaited
-    if isawaitable(value):
-        hint = "await it"
-    elif isinstance(value, Iterator):
-        hint = "return a list"
-    raise ValueError(f"it returned an object {of_type(value)}, which JSON has no form of; {hint}")
+    raise ValueError(
+        f"it returned an object {of_type(value)}, which JSON has no form of; return a text, "
+        f"numbers, lists or dicts"
+    )
 
 
 def _of_pandas(value: Any) -> Any:

@@ -42,7 +42,7 @@ from paint.core.errors import Interrupted, wrap_errors
 from paint.core.settings import require_count
 from paint.core.storage import FolderInUse, lock_folder
 from paint.core.workspace import refuse_differences, setting_differences
-from paint.data.gold_answer_checks import announce_benchmark
+from paint.data.row_checks import announce_benchmark
 from paint.evaluation.generate import (
     EvalTask,
     SamplingProtocol,

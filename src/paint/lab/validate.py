@@ -22,10 +22,9 @@ from paint.core.demo_files import problems_path
 from paint.core.display import Display, differing_lines
 from paint.data.contexts import Contexts
 from paint.data.formats import convert_rows, describe_formats
-from paint.data.gold_answer_checks import gold_warnings
 from paint.data.problems import DataError, Problem, validate_rows
 from paint.data.readers import BadRow, Row, read_rows, shorten
-from paint.data.row_checks import check_rows
+from paint.data.row_checks import check_rows, gold_warnings
 from paint.evaluation.generate import other_form
 from paint.grading.contract import Item
 from paint.grading.graders import find_grader, open_grader

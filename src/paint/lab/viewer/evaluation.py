@@ -5,8 +5,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from paint.data.gold_answer_checks import gold_warnings
 from paint.data.problems import Problem
+from paint.data.row_checks import gold_warnings
 from paint.evaluation.grade import graded_samples, policy_names, stored_in
 from paint.evaluation.metrics import GradedSamples
 from paint.evaluation.store import Store, reopen_store
