@@ -44,8 +44,8 @@ def report(machine: dict[str, Any]) -> str:
     ]
     for path, free in machine["disk"].items():
         lines.append(f"disk     {free / 1e9:.0f} GB free at {path}")
-    for title in ("vLLM", "Liger", "hub", "code"):
-        lines.append(f"{title:8} {machine[title.lower()]}")
+    titles = ("vLLM", "Liger", "hub", "code")
+    lines += [f"{title:8} {machine[title.lower()]}" for title in titles]
     fitting = 0
     for name, package in packages.items():
         fitting += package["fits"]

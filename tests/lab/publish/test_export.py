@@ -1,6 +1,8 @@
 """An exported checkpoint is the checkpoint: elsewhere, in its card, and on the hub."""
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from shutil import copytree, rmtree
@@ -172,6 +174,48 @@ def test_export_that_fails_leaves_no_folder_and_is_repeated(
     assert list(tmp_path.iterdir()) == [folder]
     assert "adapter_model.safetensors" in verify_checksums(folder, "")
     assert not (folder / "model.safetensors").exists()
+
+
+PAIRS_AT_ONCE = """
+import os, random, signal, sys, time
+import paint.lab.publish.export  # what takes seconds, once
+from paint.cli import main
+
+run, folder = sys.argv[1:]
+os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+random = random.Random(77)
+for number in range(12):
+    pids = []
+    for _ in range(2):
+        pids.append(os.fork())
+        if pids[-1] == 0:
+            os._exit(main(["export", run, f"{folder}/{number}"]))
+        time.sleep(random.choice([0, 0.05, 0.1, 0.2]))
+    if number % 3 == 2:
+        os.kill(pids[random.randrange(2)], signal.SIGKILL)
+    ends = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
+    print(number, *ends, file=sys.stderr)
+"""
+
+
+@pytest.mark.slow
+def test_exports_at_once_leave_one_complete_folder(run: Path, tmp_path: Path) -> None:
+    expected = verify_checksums(paint.export(run, tmp_path / "alone"), "").keys()
+    line = [sys.executable, "-c", PAIRS_AT_ONCE, str(run), str(tmp_path)]
+    done = subprocess.run(line, capture_output=True, text=True)
+    ends = [set(map(int, row.split()[1:])) for row in done.stderr.splitlines() if row[0].isdigit()]
+    assert len(ends) == 12, done.stderr
+    refusals = [row for row in done.stderr.splitlines() if not row[0].isdigit()]
+    for number, both in enumerate(ends):
+        folder = tmp_path / str(number)
+        assert both <= {0, 2, -9}
+        if 0 in both:
+            assert verify_checksums(folder, "").keys() == expected
+        else:  # killed; the next export takes away what it has left
+            assert not folder.exists()
+            assert verify_checksums(paint.export(run, folder), "").keys() == expected
+    assert all("another process is at work" in row or "exists" in row for row in refusals)
+    assert list(tmp_path.glob(".*.partial")) == []
 
 
 def end(*_: object) -> None:
