@@ -23,7 +23,6 @@ from paint.core.demo_files import MODEL
 from paint.models.policy import Policy
 from pretrain_demo import (
     LAST,
-    LOOK_UP_RATE,
     OTHERS,
     OWN,
     RULES_FIRST,
@@ -191,31 +190,6 @@ def test_told_steps_are_copied_and_others_have_few_slips() -> None:
                 slips += result != apply(*step)
     assert invented > 1000
     assert slips / computed == pytest.approx(SLIP_RATE, rel=0.3)
-
-
-def test_tool_examples_look_up_words_of_the_chain_that_are_not_known() -> None:
-    looked_up = Counter[bool]()
-    pending = answered = 0
-    for example in examples():
-        if not example.tools:
-            assert call_of(example) is None
-            assert not calls_in(example)
-            continue
-        assert list(example.tools) == TOOLS
-        known = rules_in(example.messages[0]["content"])
-        unknown = [word for word in words_of(example) if word not in known]
-        calls = calls_in(example)
-        call = call_of(example)
-        for word in [*calls, *filter(None, [call])]:
-            assert word in unknown
-        assert len(set(calls)) == len(calls)
-        assert call not in calls
-        if unknown:
-            looked_up[unknown[0] in [*calls, call]] += 1
-        pending += call is not None
-        answered += bool(calls) and call is None
-    assert looked_up[True] / looked_up.total() == pytest.approx(LOOK_UP_RATE, abs=0.06)
-    assert min(pending, answered) > 100
 
 
 def test_tool_calls_are_written_as_the_chat_template_shows_them(policy: Policy) -> None:
