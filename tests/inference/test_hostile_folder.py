@@ -35,8 +35,8 @@ torchrun.main(["--standalone", "--nproc-per-node", "2", "grade", "nowhere"])
 said = "42"
 """,
     "gpus": """
-from paint.training.launcher import LaunchRequest, _gpus_of_machine
-assert _gpus_of_machine(LaunchRequest(1))
+from paint.training.launcher import _gpus_of_machine
+assert _gpus_of_machine(1)
 said = "42"
 """,
     "git": """

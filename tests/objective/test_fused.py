@@ -658,24 +658,6 @@ def test_triton_kernels_compile_without_spills(capability: int, tmp_path: Path) 
         assert found["STACK"] == found["LOCAL"] == 0, found
 
 
-@pytest.mark.usefixtures("unchecked")
-def test_fused_loss_invalid_arguments_are_refused() -> None:
-    this = case([6, 3])
-    args = (this.student, this.teacher)
-    no_head: Any = nn.Bilinear(2, 2, 2)
-
-    def refused(message: str, *states: Tensor, lengths: Any = (6, 3), **options: Any) -> None:
-        student, teacher = states or args
-        error = TypeError if message == "Bilinear" else ValueError
-        with pytest.raises(error, match=message):
-            fused_paint_loss(student, teacher, options.pop("head", this.head), lengths, **options)
-
-    refused(r"lm_head.*40.*teacher_lm_head.*39", teacher_lm_head=nn.Linear(6, 39))
-    refused("Bilinear", teacher_lm_head=no_head)
-    refused("Bilinear", head=no_head)
-    refused(r'impl.*"fast"', impl="fast")
-
-
 @pytest.fixture
 def unbuilt() -> Iterator[None]:
     """Forget before and after the test whether the kernels can be built."""
@@ -685,13 +667,6 @@ def unbuilt() -> Iterator[None]:
 
 
 TRITON, AUTO = (Objective(impl=impl) for impl in ("triton", "auto"))
-
-
-@pytest.mark.usefixtures("unbuilt")
-def test_triton_without_gpu_is_refused_with_alternative(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    with pytest.raises(ImplError, match=r"TRITON_INTERPRET.*chunked"):
-        choose_row_work(TRITON, torch.device("cpu"))
 
 
 @linux

@@ -489,17 +489,6 @@ def test_plan_of_conversations_is_bound_by_positions_and_measured_for_single_pro
     assert held[1] - held[0] == at_once * width * (buffered(tokens[1]) - buffered(tokens[0]))
 
 
-def test_plan_of_conversations_that_fit_no_gpu_names_their_turns() -> None:
-    run = replace(check_config(TALKING), longest=MEASURED)
-    plan = make_plan(run, Machine(2, 40e9), Split(1, 1, False, ""))
-    assert plan.rows().rows == 8
-    with pytest.raises(ConfigError, match=r"lower .* conversation\.max_turns"):
-        require_fit(plan)
-    fewer = TALKING.changed("conversation", max_turns=2)
-    run = replace(check_config(fewer), longest=MEASURED)
-    require_fit(make_plan(run, Machine(2, 40e9), Split(1, 1, False, "")))
-
-
 def test_plan_of_written_conversations_has_their_turns_together() -> None:
     sft = SERVED.changed("train", method="sft")
     longest = replace(MEASURED, turns=5)

@@ -10,13 +10,9 @@ from transformers import PreTrainedConfig
 
 from conftest import DEMO
 from paint.commands.plan import max_model_len
-from paint.config.schema import ConfigError
-from paint.core.display import Display
-from paint.data.problems import DataError, read_problems
 from paint.inference.engine import Sampling
 from paint.inference.local import LocalEngine
 from paint.models.policy import Policy, PolicyError, load_policy
-from paint.resolve.check import check_config
 from paint.resolve.structure import (
     context_length,
     dropout_rates,
@@ -24,7 +20,6 @@ from paint.resolve.structure import (
     position_limit,
     rope_range,
 )
-from paint.training.prompt_filter import filter_problems
 from runs import changed
 from tiny_models import save_tiny, tiny_config, tiny_model
 
@@ -121,16 +116,6 @@ def test_local_engine_beyond_rope_range_is_refused(limited: Policy) -> None:
     too_long = replace(fits, max_new_tokens=RANGE - 9)
     with pytest.raises(PolicyError, match=rf"{RANGE + 1} tokens .* max_new_tokens"):
         engine.generate(prompts, too_long, [0, 1])
-
-
-def test_filter_problems_beyond_rope_range_names_settings(limited: Policy) -> None:
-    config = changed("demo-paint", {"data": {"limit": 20}, "rollout": {"max_new_tokens": 40}})
-    rows = read_problems(config.data)
-    with pytest.raises(DataError, match=r"64 positions.*less rollout\.max_new_tokens 40"):
-        filter_problems(limited, check_config(config), rows, Display())
-    longer = config.changed("rollout", max_new_tokens=RANGE)
-    with pytest.raises(ConfigError, match=rf"max_new_tokens {RANGE} leaves no room .* 64 pos"):
-        filter_problems(limited, check_config(longer), rows, Display())
 
 
 def test_server_of_longrope_has_its_range(tmp_path: Path) -> None:

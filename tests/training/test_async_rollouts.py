@@ -11,14 +11,13 @@ import pytest
 import torch
 
 from paint.config.run_folder import read_metrics
-from paint.config.schema import Config, ConfigError
+from paint.config.schema import Config
 from paint.data.problems import Problem, batch_indices
 from paint.inference.engine import Completion, derive_seed, sampling_from
 from paint.inference.local import LocalEngine
 from paint.inference.rollouts import Rollout
 from paint.models.policy import load_policy
 from paint.models.weights import load_trained
-from paint.resolve.check import check_config
 from paint.training.log_probs import logprob_mismatches, off_policy_metrics
 from runs import adapter, assert_same, assert_same_history, changed, stored, train
 
@@ -125,22 +124,3 @@ def test_off_policy_one_step_differs_and_zero_stores_no_adapters(tmp_path: Path)
         assert_same(adapter(one), adapter(none))
     assert not list(none.rglob("behind*"))
     assert "off_policy_kl" not in read_metrics(none)[-1]
-
-
-SAMPLED = {"divergence": "sampled_token", "clip_mode": "none"}
-
-
-@pytest.mark.parametrize(
-    ("sections", "message"),
-    [
-        ({"train": {"method": "grpo"}}, r"must be 0 with train.method \"grpo\", got 1"),
-        (
-            {"objective": SAMPLED, "rollout": {"top_p": 1.0, "top_k": -1}},
-            r'must be 0 with objective.divergence "sampled_token", got 1',
-        ),
-    ],
-)
-def test_off_policy_clashing_settings_are_refused(sections: dict[str, Any], message: str) -> None:
-    ahead = {"rollout": {"off_policy_steps": 1}, "train": {"batch_size": 8}}
-    with pytest.raises(ConfigError, match=rf"rollout.off_policy_steps {message}"):
-        check_config(changed("demo-paint", ahead, sections))

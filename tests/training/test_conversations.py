@@ -20,7 +20,7 @@ from paint.core.extensions import spec_of
 from paint.data.contexts import Attempt, Context, Contexts
 from paint.data.problems import DataError, Problem, read_problems
 from paint.data.readers import Number
-from paint.grading.contract import Grade, GradingError
+from paint.grading.contract import Grade
 from paint.grading.graders import open_grader
 from paint.inference.conversations import open_conversations, written_conversation
 from paint.inference.engine import (
@@ -382,20 +382,6 @@ def test_train_variant_on_conversations_has_a_teacher_prompt_for_every_turn(
     assert [len(prompts) + 1 for prompts in later] == turns
 
 
-class Broken:
-    """Fails on every turn."""
-
-    def step(self, messages: Sequence[Any], completion: str) -> None:
-        raise TypeError("no turn can be answered")
-
-
-@pytest.mark.parametrize("grader", ["math", "none"])
-def test_train_with_an_environment_that_always_fails_names_it(grader: str, tmp_path: Path) -> None:
-    config = small({"grading": {"grader": grader}}, environment=Broken)
-    with pytest.raises(GradingError, match=r"^step 1: the environment \S+:Broken failed on all 4 "):
-        train(config, tmp_path)
-
-
 # The first turn begins as the tag of a thought does.
 CHAT = [
     {"role": "user", "content": "Add 2 and 3."},
@@ -510,18 +496,3 @@ def test_written_conversation_over_the_limit_is_refused_with_all_that_its_rows_h
     last = written.conversation.turns[-1]
     assert 0 <= longest.reference - (len(last.prompt) + last.length) <= 20
     assert (longest.turns, longest.keeps_turns) == (2, False)  # without thinking
-
-
-def test_stored_conversation_with_a_turn_over_the_limit_is_refused(tmp_path: Path) -> None:
-    rows = [{"problem_id": "a", "messages": CHAT}]
-    stored = write_problems(tmp_path / "stored.jsonl", rows)
-    problems = [{"id": "a", "problem": CHAT[0]["content"], "solution": "It is 5.", "answer": "5"}]
-    path = write_problems(tmp_path / "problems.jsonl", problems)
-    sections: dict[str, dict[str, Any]] = {
-        "data": {"path": path, "max_prompt_tokens": 40},
-        "rollout": {"engine": "stored", "stored": stored, "max_new_tokens": 8},
-        "train": {"steps": 1, "batch_size": 1, "method": "distillation"},
-    }
-    config = changed("demo-opsd", SMALL, sections)
-    with pytest.raises(DataError, match=r"row 1: a turn of problem a has \d+ tokens .* over 48 "):
-        train(config, tmp_path / "run")

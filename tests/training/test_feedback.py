@@ -142,24 +142,6 @@ def test_first_error_names_the_step_that_differs(problems: list[Problem]) -> Non
     assert first_error.grade(cut, row).feedback == "$36\\times 3 \\equiv 8$."
 
 
-def test_first_error_says_the_rule_of_the_steps_word() -> None:
-    row = {
-        "problem": "Start at $50$ and apply $-zor, \\times 2, +zor$ modulo $100$.",
-        "solution": "A zor is $3$. $50-3 \\equiv 47\\times 2 \\equiv 94+3 \\equiv 97$.",
-    }
-    guessed = "A zor is $8$. $50-8 \\equiv 42\\times 2 \\equiv 84+8 \\equiv 92$."
-    ended = "\nThe answer is $\\boxed{92}$."
-    assert first_error.grade(guessed + ended, row) == Grade(
-        0.0, "wrong step 1", feedback="A zor is $3$. $50-3 \\equiv 47$."
-    )
-    unfinished = row["solution"][: row["solution"].index("+3")]
-    assert first_error.grade(unfinished, row) == Grade(
-        0.0, "no step 3", feedback="A zor is $3$. $94+3 \\equiv 97$."
-    )
-    miscopied = row["solution"] + ended
-    assert first_error.grade(miscopied, row).feedback == "The result is $\\boxed{97}$."
-
-
 @pytest.mark.slow
 def test_feedback_training_is_the_same_by_other_micro_batches(tmp_path: Path) -> None:
     for size in (1, 8):

@@ -1,6 +1,5 @@
 """--gpus: who gets which GPU, what is started, and that nothing is left of it, however it ends."""
 
-import os
 import re
 import signal
 import subprocess
@@ -18,14 +17,9 @@ from paint.cli import main
 from paint.config.recipe import find_recipe, read_recipe
 from paint.config.run_folder import read_metrics
 from paint.config.schema import Config, ConfigError
-from paint.inference.vllm.process import OwnedProcess, gpu_environment
+from paint.inference.vllm.process import gpu_environment
 from paint.resolve.check import check_config, enable_servers
-from paint.training.launcher import (
-    LaunchRequest,
-    place_ranks,
-    train_on,
-    with_servers,
-)
+from paint.training.launcher import place_ranks, with_servers
 from processes import MODEL_SERVER, alive, until
 from runs import adapter, assert_same
 
@@ -58,36 +52,38 @@ UNKNOWN = vllm().changed("model", path="owner/none")
 
 
 @pytest.mark.parametrize(
-    ("count", "gpus", "split", "config", "ranks", "trainers", "servers"),
+    ("count", "gpus", "config", "most", "trainers", "servers"),
     [
-        (8, 8, "3+5", vllm(), (1, 8), "0 1 2", "3 4 5 6 7"),
-        (8, 8, None, vllm(), (1, 8), "0 1 2 3", "4 5 6 7"),
-        (8, 8, None, UNKNOWN, (1, 8), "0 1 2 3", "4 5 6 7"),
-        (2, 2, "shared", vllm(), (1, 2), "0 1", "0 1"),
-        (4, 4, "2+2", vllm(server_args=TWO_GPUS), (1, 4), "0 1", "2,3"),
-        (1, 1, None, SFT, (1, 1), "0", ""),
-        (8, 8, None, SFT, (1, 8), "0 1 2 3 4 5 6 7", ""),
-        (8, 8, None, vllm(), (0, 0), "", "0 1 2 3 4 5 6 7"),  # paint eval
-        (8, 8, None, vllm(), (1, 1), "0", "1 2 3 4 5 6 7"),  # an experiment
-        (0, 4, "2+2", vllm(), (1, 4), "cpu cpu", "cpu cpu"),
-        (0, 1, None, vllm(), (1, 1), "cpu", "cpu"),
+        (8, 8, vllm(), 8, "0 1 2 3", "4 5 6 7"),
+        (8, 8, UNKNOWN, 8, "0 1 2 3", "4 5 6 7"),
+        (8, 8, vllm(server_gpus=("3,4", "5,6")), 8, "0 1 2 7", "3,4 5,6"),
+        (8, 4, vllm(server_gpus=("4", "5")), 4, "0 1 2 3", "4 5"),
+        (2, 2, vllm(server_gpus=("0", "1"), colocate=True), 2, "0 1", "0 1"),
+        (2, 2, vllm(colocate=True), 2, "0 1", "0 1"),
+        (4, 4, vllm(server_args=TWO_GPUS), 4, "0 1", "2,3"),
+        (1, 1, SFT, 1, "0", ""),
+        (8, 8, SFT, 8, "0 1 2 3 4 5 6 7", ""),
+        (8, 8, vllm(), 0, "", "0 1 2 3 4 5 6 7"),  # paint eval
+        (8, 8, vllm(), 1, "0", "1 2 3 4 5 6 7"),  # an experiment
+        (0, 4, vllm(), 4, "cpu cpu", "cpu cpu"),
+        (0, 3, vllm(server_gpus=("cpu",)), 3, "cpu cpu", "cpu"),
+        (0, 1, vllm(), 1, "cpu", "cpu"),
     ],
 )
 def test_place_divides_gpus_into_trainers_and_servers(
     machine: Machine,
     count: int,
     gpus: int,
-    split: str | None,
     config: Config,
-    ranks: tuple[int, int],
+    most: int,
     trainers: str,
     servers: str,
 ) -> None:
     machine(count)
     run = check_config(config)
-    placed = place_ranks(LaunchRequest(gpus, split), run, ranks)
+    placed = place_ranks(gpus, run, most)
     assert (" ".join(placed.trainers), " ".join(placed.servers)) == (trainers, servers)
-    assert placed.shared == (split == "shared")  # on a CPU, vLLM does not sleep
+    assert placed.shared == config.rollout.colocate  # on a CPU, vLLM does not sleep
     on_cpu = {"CUDA_VISIBLE_DEVICES": "", "ACCELERATE_USE_CPU": "true"}
     seen = {"CUDA_VISIBLE_DEVICES": trainers.replace(" ", ",")}
     assert placed.environment == (seen if count and trainers else on_cpu)
@@ -100,67 +96,42 @@ def test_place_divides_gpus_into_trainers_and_servers(
 LOCAL = DEMO.changed("rollout", engine="local")
 
 
-@pytest.mark.parametrize("ranks", [(1, 2), (1, 1)])
-def test_local_engine_starts_no_server_beside_it(machine: Machine, ranks: tuple[int, int]) -> None:
+@pytest.mark.parametrize("most", [2, 1])
+def test_local_engine_starts_no_server_beside_it(machine: Machine, most: int) -> None:
     machine(2)
     run = enable_servers(check_config(LOCAL))
-    placed = place_ranks(LaunchRequest(2), run, ranks)
+    placed = place_ranks(2, run, most)
     assert placed.servers == ()
     assert with_servers(run, placed).rollout.engine == "local"
-
-
-@pytest.mark.parametrize("split", ["1+1", "shared"])
-def test_train_local_engine_with_gpus_for_servers_is_refused(
-    machine: Machine, tmp_path: Path, split: str
-) -> None:
-    machine(2)
-    request = LaunchRequest(2, split)
-    with pytest.raises(ConfigError, match="engine local generates in the training process"):
-        train_on(request, check_config(LOCAL), tmp_path, find_recipe("demo-paint"), lambda _: None)
 
 
 def test_place_uses_visible_devices(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     machine(3)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,GPU-1f,7")
-    placed = place_ranks(LaunchRequest(2, "1+1"), check_config(vllm()), (1, 2))
+    placed = place_ranks(2, check_config(vllm()), 2)
     assert (placed.trainers, placed.servers) == (("5",), ("GPU-1f",))
     assert gpu_environment("cpu") == {"CUDA_VISIBLE_DEVICES": ""}
     assert gpu_environment("4,5") == {"CUDA_VISIBLE_DEVICES": "4,5"}
     assert gpu_environment("") == {}
 
 
-@pytest.mark.parametrize(
-    ("gpus", "split", "most", "message"),
-    [
-        (8, None, 8, "asks for more GPUs than the 4 that are here"),
-        (4, "4+4", 4, "divides 8 GPUs, and --gpus are 4"),
-        (4, "0+4", 4, "has 0 trainers, and there are 1 to 4"),
-        (4, "2+2", 1, "has 2 trainers, and there are 1"),
-        (4, "1+3", 4, "3 GPUs are to serve, and a server takes 2"),
-    ],
-)
-def test_place_impossible_split_is_refused(
-    machine: Machine, gpus: int, split: str | None, most: int, message: str
-) -> None:
+def test_place_more_gpus_than_there_are_or_none_to_train_is_refused(machine: Machine) -> None:
     machine(4)
-    run = check_config(vllm(server_args=TWO_GPUS))
-    with pytest.raises(ConfigError, match=message):
-        place_ranks(LaunchRequest(gpus, split), run, (1, most))
+    with pytest.raises(ConfigError, match="asks for more GPUs than the 4 that are here"):
+        place_ranks(8, check_config(vllm()), 8)
+    with pytest.raises(ConfigError, match="leaves none of the GPUs"):
+        place_ranks(2, check_config(vllm(server_gpus=("0,1",))), 2)
 
 
 def test_place_large_model_uses_enough_gpus_per_server(machine: Machine) -> None:
     machine(8)
     llama = replace(DEMO.model, path="meta-llama/Llama-3.3-70B-Instruct", dtype="bfloat16")
     large = replace(vllm(), model=llama)
-    asked = place_ranks(LaunchRequest(8), check_config(large), (0, 0))
-    assert asked.servers == ("0,1,2,3", "4,5,6,7")
-    assert place_ranks(LaunchRequest(8), check_config(large), (1, 1)).servers == ("4,5,6,7",)
+    assert place_ranks(8, check_config(large), 0).servers == ("0,1,2,3", "4,5,6,7")
+    assert place_ranks(8, check_config(large), 1).servers == ("4,5,6,7",)
     shared = replace(large, model=replace(llama, shard=True, gradient_checkpointing=True))
-    trained = place_ranks(LaunchRequest(8), check_config(shared), (1, 8))
+    trained = place_ranks(8, check_config(shared), 8)
     assert (trained.trainers, trained.servers) == (("0", "1", "2", "3"), ("4,5,6,7",))
-    run = check_config(large)
-    with pytest.raises(ConfigError, match=r"2 GPUs .*, and a server takes 4 .*fewest"):
-        place_ranks(LaunchRequest(8, "6+2"), run, (1, 8))
 
 
 def test_owned_server_spreads_over_its_gpus(tmp_path: Path) -> None:
@@ -205,28 +176,6 @@ def test_plan_prints_the_command_of_each_server_of_the_machine(
     assert "vllm serve" not in capsys.readouterr().out
 
 
-# A launcher whose worker is in a session of its own, as a rank of torchrun is.
-LEAVER = """
-import os, subprocess, sys, time
-worker = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"],
-                          start_new_session=True)
-open(sys.argv[1] + ".partial", "w").write(str(worker.pid))
-os.rename(sys.argv[1] + ".partial", sys.argv[1])
-time.sleep(600)
-"""
-
-
-@pytest.mark.skipif(not Path("/proc").exists(), reason="looks at processes through /proc")
-def test_owned_process_kills_descendants_in_other_sessions(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", LEAVER, str(tmp_path / "pid")]
-    process = OwnedProcess(command, os.environ, tmp_path / "log")
-    process.start()
-    worker = int(until((tmp_path / "pid").exists) and (tmp_path / "pid").read_text())
-    os.kill(psutil.Process(worker).ppid(), signal.SIGKILL)
-    until(lambda: process.dead and not alive(worker))
-    assert process.status == 128 + signal.SIGKILL
-
-
 def family(pid: int) -> list[psutil.Process]:
     """The process and all that it has started."""
     root = psutil.Process(pid)
@@ -267,7 +216,10 @@ def servers_of(processes: list[psutil.Process]) -> list[psutil.Process]:
 
 
 def train_line(folder: Path, name: str, split: str, *more: str) -> list[str]:
-    line = ["train", "demo-paint", "--gpus", str(sum(map(int, split.split("+")))), "--split", split]
+    trainers, servers = map(int, split.split("+"))
+    line = ["train", "demo-paint", "--gpus", str(trainers + servers)]
+    if not servers:
+        line += ["--rollout.engine", "local"]
     line += ["--log.folder", str(folder), "--log.name", name, "--train.batch-size", "8"]
     return [*PAINT, *line, "--train.checkpoint-every", "3", *more]
 
@@ -276,7 +228,7 @@ def train_line(folder: Path, name: str, split: str, *more: str) -> list[str]:
 def test_train_two_ranks_killed_is_bitwise_equal(start: Start, tmp_path: Path) -> None:
     """SIGKILL of the launcher; the run is resumed. test_several_ranks.py kills a rank."""
     run, line = tmp_path / "broken", train_line(tmp_path, "broken", "2+0", "--train.steps", "8")
-    resumed = [*PAINT, "resume", str(run), "--gpus", "2", "--split", "2+0"]
+    resumed = [*PAINT, "resume", str(run), "--gpus", "2"]
 
     process = start(line)
     processes = at_step(process, run, 4)
@@ -316,7 +268,7 @@ def test_train_two_ranks_and_two_servers_killed_resumes(start: Start, tmp_path: 
     assert output.splitlines()[-1].startswith("paint: rank 0 was ended by SIGKILL")
     until(lambda: all_gone([*processes, *later]), 30)
 
-    process = start([*PAINT, "resume", str(run), "--gpus", "4", "--split", "2+2"])
+    process = start([*PAINT, "resume", str(run), "--gpus", "4"])
     until(lambda: len(servers_of(family(process.pid))) == 2, 60)  # on their way
     processes = family(process.pid)
     process.kill()

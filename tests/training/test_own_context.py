@@ -7,7 +7,6 @@ import pytest
 
 from paint.config.run_folder import RunError, read_metrics, read_run_json
 from paint.config.schema import EvaluationConfig
-from paint.data.problems import DataError
 from paint.evaluation.evaluate import resolve_targets
 from paint.models.policy import load_policy
 from runs import changed, stored, train, write_problems
@@ -79,10 +78,3 @@ def test_train_on_function_of_ones_own_and_verified_peers(tmp_path: Path) -> Non
         i = int(row["problem_id"])
         earlier = "\n".join(f"It is {j}." for j in range(1, i)) or "h"
         assert row["context"] == f"{earlier}\n\nIt is {i}."
-
-
-def test_train_on_field_that_a_row_lacks_is_refused(tmp_path: Path) -> None:
-    path = write_problems(tmp_path / "rows.jsonl", [{"problem": "Hi", "guide": "g"}])
-    config = changed("demo-paint", SMALL, {"data": {"path": path}, "context": {"source": "giude"}})
-    with pytest.raises(DataError, match=r'row 1: field "giude" .*, guide.; context.source "giu'):
-        train(config, tmp_path / "run")

@@ -1,6 +1,5 @@
 """Prompts over the limit: refused with their lengths, or skipped and counted; never cut."""
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -8,22 +7,17 @@ from typing import Any
 import pytest
 
 from chatforms.lengths import token_lengths
-from paint.algorithms.variants.reason_first import ReasonFirst
 from paint.config.recipe import from_table, to_table
-from paint.config.schema import Config, ContextConfig
+from paint.config.schema import Config
 from paint.core.display import Display
-from paint.data.contexts import Contexts
 from paint.data.problems import DataError, Problem, read_problems
-from paint.grading.contract import Grade
-from paint.inference.local import LocalEngine
 from paint.models.policy import load_policy
 from paint.objective.masking import MARKER
 from paint.resolve.check import check_config
 from paint.training.prompt_filter import (
     filter_problems,
-    note_unmasked,
 )
-from runs import changed, stored, train, variant, write_problems
+from runs import changed, stored, train, write_problems
 
 LONG = "so " * 600
 SKIP = {"on_bad_row": "skip"}
@@ -170,76 +164,3 @@ def test_prompt_filter_skipped_rows_are_counted_and_never_shown(
     assert {row["problem_id"] for row in rollouts} == {"1", "2", "3", "4"}
     assert {(row["overlap"], row["mask_ratio"]) for row in rollouts} == {(0.0, 0.0)}
     assert all(row["context"].endswith(", as one sees.") for row in rollouts)
-
-
-@pytest.mark.parametrize(
-    ("source", "ratios", "said"),
-    [
-        ("solution", (0.0, 0.0), False),
-        ("solution", (0.0, 0.5), True),
-        ("none", (0.0, 0.5), False),
-    ],
-)
-def test_note_unmasked_is_silent_where_nothing_is_masked(
-    source: str, ratios: tuple[float, float], said: bool, capsys: pytest.CaptureFixture[str]
-) -> None:
-    problems = [Problem("Write add.", "def add", "", "1")]
-    wrong, correct = ratios
-    options = ContextConfig(source=(source,), mask_ratio_wrong=wrong, mask_ratio_correct=correct)
-    note_unmasked(Contexts(options, problems), problems, Display())
-    assert ("no anchors" in capsys.readouterr().out) == said
-
-
-# A coroutine, so that no worker process has to import this module.
-async def graded(completion: str, row: dict[str, Any]) -> Grade:
-    return Grade(0.0, feedback="Count again.")
-
-
-@pytest.mark.parametrize(
-    ("recipe", "sections", "before", "after"),
-    [
-        ("demo-paint", {}, ["first student prompt", "first teacher prompt"], ["completion"]),
-        (
-            "demo-paint",
-            {
-                "context": {"source": ["solution", "feedback"]},
-                "grading": {"grader": "test_prompt_filter:graded"},
-            },
-            ["first student prompt"],
-            ["its teacher prompt", "completion"],
-        ),
-        (
-            "demo-paint",
-            variant(ReasonFirst, rationale_tokens=4),
-            ["first student prompt", "first teacher prompt"],
-            ["its teacher prompt", "completion"],
-        ),
-        ("demo-grpo", {}, ["first student prompt"], ["completion"]),
-    ],
-)
-def test_prompts_are_printed_before_the_first_rollout(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    recipe: str,
-    sections: dict[str, dict[str, Any]],
-    before: list[str],
-    after: list[str],
-) -> None:
-    stream = LocalEngine.stream
-
-    def marked(self: LocalEngine, *arguments: Any) -> Any:
-        Display().note("--- sampled")
-        return stream(self, *arguments)
-
-    monkeypatch.setattr(LocalEngine, "stream", marked)
-    small = {"train": {"steps": 1, "batch_size": 8}, "data": {"limit": 8}}
-    config = changed(recipe, {"rollout": {"max_new_tokens": 8}}, sections)
-    table = to_table(config)
-    for section, settings in small.items():
-        table[section] |= settings
-    train(from_table(table), tmp_path / "run")
-    titles = re.findall(r"^--- ([a-z ]*[a-z])", capsys.readouterr().out, re.MULTILINE)
-    place = titles.index("sampled")
-    # A reason-first teacher samples, too.
-    assert (titles[:place], [t for t in titles[place:] if t != "sampled"]) == (before, after)

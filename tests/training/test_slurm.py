@@ -115,11 +115,12 @@ def submit(tmp_path: Path) -> Iterator[Submit]:
 def test_slurm_job_stopped_and_resubmitted_goes_on_to_its_end(
     submit: Submit, tmp_path: Path, nodes: str, number: int
 ) -> None:
-    variables = {} if "," in nodes else {"SPLIT": "1+0"}
     arguments = ["--rollout.server", MODEL_SERVER]
+    if "," not in nodes:
+        arguments = ["--rollout.engine", "local"]
     run = tmp_path / "runs/broken"
 
-    job = submit(nodes, "broken", *arguments, **variables)
+    job = submit(nodes, "broken", *arguments)
     until(lambda: job.poll() is not None or len(read_metrics(run)) >= 3, 250)
     assert job.poll() is None, job.communicate()
     processes = family(job.pid)
@@ -133,7 +134,7 @@ def test_slurm_job_stopped_and_resubmitted_goes_on_to_its_end(
     is_requeued = (tmp_path / "requeued").exists()
     assert is_requeued == (number == signal.SIGUSR1)  # a preempted one is requeued by Slurm
 
-    job = submit(nodes, "broken", *arguments, SLURM_RESTART_COUNT="1", **variables)
+    job = submit(nodes, "broken", *arguments, SLURM_RESTART_COUNT="1")
     output, _ = job.communicate(timeout=280)
     assert job.returncode == 0, output
     assert f"resuming after step {done}" in output

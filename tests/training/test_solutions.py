@@ -13,11 +13,11 @@ from torch.nn.functional import cross_entropy
 from conftest import DEMO, logits_alone, move
 from paint.algorithms.paint import add_teacher_prompts, score_rollouts
 from paint.config.run_folder import read_metrics
-from paint.config.schema import Config, ConfigError
+from paint.config.schema import Config
 from paint.core.display import Clock, Display
 from paint.core.extensions import spec_of
 from paint.core.schedules import linear
-from paint.data.problems import DataError, Problem, read_problems
+from paint.data.problems import Problem
 from paint.grading.mathematics import MathGrader
 from paint.inference.engine import Completion
 from paint.inference.local import LocalEngine
@@ -29,7 +29,7 @@ from paint.resolve.algorithm import Algorithm
 from paint.resolve.check import check_config
 from paint.training.solutions import add_gradient_of_solutions
 from paint.training.train_step import Batch, Setup, accumulate
-from runs import changed, train, write_problems
+from runs import changed, train
 
 SMALL: dict[str, dict[str, Any]] = {
     "data": {"limit": 4},
@@ -156,33 +156,3 @@ def test_solutions_gradient_of_a_step_without_update_is_not_kept(tmp_path: Path)
     assert [row.get("sft_loss", 0) for row in rows] == pytest.approx(
         [rows[0]["sft_loss"], rows[0]["sft_loss"], 0]
     )
-
-
-@pytest.mark.parametrize(
-    ("recipe", "train_options", "message"),
-    [
-        ("demo-sft", {}, r'sft_weight must be 0.* with train\.method "sft"'),
-        ("demo-grpo", {"options": {"iterations": 2}}, r"sft_weight must be 0.*iterations 2"),
-    ],
-)
-def test_solutions_are_refused_where_they_are_learned_from_otherwise(
-    recipe: str, train_options: dict[str, Any], message: str
-) -> None:
-    group = {"samples_per_problem": 2 if recipe == "demo-grpo" else 1}
-    sections = {"rollout": group, "train": train_options}
-    check_config(small(recipe, **sections))
-    for weights in ({"sft_weight": 0.1}, {"sft_weight_end": 0.1}):
-        with pytest.raises(ConfigError, match=message):
-            check_config(small(recipe, objective=weights, **sections))
-
-
-def test_solutions_missing_in_a_row_are_named_with_the_setting(tmp_path: Path) -> None:
-    rows = [{"problem": "What?", "answer": "1", "solution": "It is 1."}, {"problem": "Why?"}]
-    path = write_problems(tmp_path / "rows.jsonl", rows)
-    grpo = small("demo-grpo", rollout={"samples_per_problem": 2}, grading={"grader": "none"})
-    config = changed("demo-paint", SMALL, {"data": {"path": path}, "context": {"source": "none"}})
-    assert grpo.grading.is_off
-    assert not check_config(config).needed_fields
-    weighted = config.changed("objective", sft_weight=0.1)
-    with pytest.raises(DataError, match=r"solution.*objective\.sft_weight"):
-        read_problems(weighted.data, needs=check_config(weighted).needed_fields)

@@ -512,20 +512,6 @@ def test_resume_checkpoint_of_other_step_or_run_is_refused(run: Path, tmp_path: 
 
 
 @pytest.mark.slow
-def test_resume_hint_for_corrupt_file_recovers_same_run(run: Path, tmp_path: Path) -> None:
-    train(small(train={"steps": 4}), tmp_path / "whole")
-    folder = shutil.copytree(run, tmp_path / "checkpoint")
-    damaged = folder / "checkpoints/step-000003/optimizer.pt"
-    damaged.write_bytes(b"")
-    with pytest.raises(CorruptFileError, match=r"optimizer\.pt is not .*; delete .*3 to resume"):
-        go_on(folder)
-    shutil.rmtree(damaged.parent)
-    go_on(folder)
-    assert_same(adapter(folder), adapter(tmp_path / "whole"))
-    assert_same_history(tmp_path / "whole", folder)
-
-
-@pytest.mark.slow
 def test_resume_with_other_problems_is_refused(tmp_path: Path, problems: list[Problem]) -> None:
     names = ("problem", "solution", "answer")
     rows = [{name: getattr(p, name) for name in names} for p in problems[:12]]

@@ -62,17 +62,13 @@ def grpo_step(
     # The values of the last update, where the ratio is furthest from 1; log-probs of the sampling.
     as_sampled = []
     for s, last in zip(first, scored, strict=True):
-        as_sampled.append(
-            replace(last, tokens=last.tokens | {"student_log_prob": s.tokens["student_log_prob"]})
-        )
+        of_sampling = {"student_log_prob": s.tokens["student_log_prob"]}
+        as_sampled.append(replace(last, tokens=last.tokens | of_sampling))
     return as_sampled, gradient_norm
 
 
 def reward(setup: Setup, rollouts: Sequence[Rollout]) -> list[Rollout]:
-    """Return this rank's rows with reward and advantage; a group may lie on several ranks.
-
-    Rows without a reward are not among them, so groups may have fewer rows than others.
-    """
+    """Return this rank's rows with reward and advantage; a group may lie on several ranks."""
     rewards = [(r.row, r.grade.reward if r.grade else None) for r in rollouts]
     by_row = dict(all_gather_objects(rewards))
     found = group_values(by_row, setup.config.rollout.samples_per_problem)

@@ -15,7 +15,7 @@ from paint.core.trust import vouch_for
 from paint.data.contexts import with_source
 from paint.data.sources import check_sources
 from paint.resolve.check import Resolved, check_config, require_paths
-from paint.training.launcher import LaunchRequest, on_gpus
+from paint.training.launcher import on_gpus
 
 CONTINUES = True
 
@@ -34,7 +34,6 @@ def advise(
     rates: bool | Sequence[float] | None = None,
     confirm: arguments.Confirm = False,
     gpus: arguments.Gpus = 0,
-    split: arguments.GpuSplit = None,
     **sections: arguments.Sections,
 ) -> Result:
     """Measure, before any training, whether there is anything to learn, and from which context.
@@ -73,14 +72,14 @@ def advise(
     require_count("samples", samples, least=2)
     needs = _checked_needs(run, contexts, ratios, answers=answers)
     check_sources(run.config, needs)
-    request = LaunchRequest(gpus, split)
+    require_count("gpus", gpus, least=0)
     if rates is not None and rates is not False:
         if contexts or answers or run.engine.is_stored:
             raise ConfigError(
                 "rates are compared by training with the recipe's own context; leave out "
                 "--contexts, --answers and stored rollouts"
             )
-        with on_gpus(request, run, ranks=1) as placed:
+        with on_gpus(gpus, run, ranks=1) as placed:
             from paint.lab import learning_rates
 
             learning_rates.advise_rates(
@@ -93,7 +92,7 @@ def advise(
                 confirm=confirm,
             )
         return Result(folder / "rates")
-    with on_gpus(request, run, ranks=0) as placed:
+    with on_gpus(gpus, run, ranks=0) as placed:
         from paint.lab import advise
 
         advise.advise(

@@ -15,7 +15,7 @@ from paint.data.sources import check_sources
 from paint.lab.recipes import read_recipes
 from paint.resolve.check import require_trainable
 from paint.resolve.engines import server_engine
-from paint.training.launcher import LaunchRequest, on_gpus
+from paint.training.launcher import on_gpus
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,7 +44,6 @@ def compare(
     output_dir: arguments.OutputDir = "runs/compare",
     confirm: arguments.Confirm = False,
     gpus: arguments.Gpus = 0,
-    split: arguments.GpuSplit = None,
     **sections: arguments.Sections,
 ) -> "pd.DataFrame":
     """Train and evaluate several recipes from the same model, and print one table.
@@ -83,6 +82,7 @@ def compare(
         such as ``train.learning_rate``.
     """
     require_count("seeds", seeds)
+    require_count("gpus", gpus, least=0)
     folder = Path(output_dir or "runs/compare")
     log_names = {"folder", "name"} & set(sections.get("log", {}))
     if log_names or "seed" in sections.get("train", {}):
@@ -114,7 +114,7 @@ def compare(
         check_sources(run.config, run.needed_fields)
     # The last recipe decides: it is the one that the others are compared with.
     last = read[-1][1]
-    with on_gpus(LaunchRequest(gpus, split), last, ranks=1) as placed:
+    with on_gpus(gpus, last, ranks=1) as placed:
         from paint.core.display import Display
         from paint.lab.comparison_report import Layout, publish, title_of
         from paint.lab.eval_protocols import protocol_for

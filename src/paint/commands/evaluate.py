@@ -17,11 +17,12 @@ from paint.config.schema import Config, ConfigError, EvaluationConfig
 from paint.core.demo_files import model_path
 from paint.core.errors import format_value, naming, wrap_errors
 from paint.core.hub import require_model
+from paint.core.settings import require_count
 from paint.core.trust import require_trusted, trust_records, vouch_for
 from paint.data.sources import check_benchmark
 from paint.evaluation.defaults import defaults_of, grader_needs_answer
 from paint.resolve.check import check_config, check_engine
-from paint.training.launcher import LaunchRequest, on_gpus
+from paint.training.launcher import on_gpus
 
 NAME = "eval"
 CONTINUES = True
@@ -43,7 +44,6 @@ def evaluate(
     benchmarks: Any = None,
     confirm: Annotated[bool, arg(name="yes")] = False,
     gpus: arguments.Gpus = 0,
-    split: arguments.GpuSplit = None,
     trust: arguments.Trust = False,
     **settings: arguments.EvaluationSetting,
 ) -> Evaluation:
@@ -96,13 +96,13 @@ def evaluate(
     from paint.evaluation.evaluate import evaluate as evaluate_targets
     from paint.evaluation.evaluate import resolve_targets
 
-    request = LaunchRequest(gpus, split)
+    require_count("gpus", gpus, least=0)
     if not gpus:
         return Evaluation(evaluate_targets(evaluation, paths, confirm=confirm))
     # Only the division of GPUs needs the model: how many of them a server takes.
     model = resolve_targets(evaluation, paths)[0]
     sampled = check_config(Config(model, rollout=evaluation.rollout))
-    with on_gpus(request, sampled, ranks=0) as placed:
+    with on_gpus(gpus, sampled, ranks=0) as placed:
         evaluation = replace(evaluation, rollout=placed.rollout)
         return Evaluation(evaluate_targets(evaluation, paths, confirm=confirm))
 

@@ -9,11 +9,12 @@ from tyro.conf import arg
 from paint.commands.api import arguments
 from paint.commands.api.results import Run, load_run
 from paint.config.recipe import executables_of, to_table
+from paint.core.settings import require_count
 from paint.core.storage import require_free
 from paint.core.trust import require_trusted, trust_records, vouch_for
 from paint.resolve.check import check_config
 from paint.training.callbacks import load_callbacks, tell_callbacks
-from paint.training.launcher import LaunchRequest, run_training
+from paint.training.launcher import run_training
 
 HAS_STEPS = True
 
@@ -29,7 +30,6 @@ def resume(
     max_logprob_mismatch: float | None = None,
     callbacks: arguments.Callbacks = (),
     gpus: arguments.Gpus = 0,
-    split: arguments.GpuSplit = None,
     trust: arguments.Trust = False,
 ) -> Run:
     """Resume a run from its last checkpoint; the result is bit for bit that of an unstopped run.
@@ -43,8 +43,7 @@ def resume(
             their order; their digest must be that of the start.
         steps: Optimizer steps in all, where they are more than the run was started with.
         urls: Addresses of the vLLM servers, where they have changed.
-        server_gpus: GPUs of the servers that are started, one each, where they have changed;
-            ``gpus`` sets them.
+        server_gpus: GPUs of the servers that are started, one each, where they have changed.
         max_logprob_mismatch: Another limit on the mean difference between the engine's and the
             trainer's log-probs, above 0, in nats; it changes no value.
 
@@ -54,7 +53,7 @@ def resume(
     """
     if trust:
         trust_records()
-    request = LaunchRequest(gpus, split)
+    require_count("gpus", gpus, least=0)
     callbacks = load_callbacks(callbacks)
     run = load_run(run)
     require_free(run.path)
@@ -77,6 +76,6 @@ def resume(
     if steps is not None:
         config = config.changed("train", steps=steps)
     require_trusted(executables_of(to_table(config)))
-    run_training(check_config(config), run.path, request, None, callbacks)
+    run_training(check_config(config), run.path, gpus, None, callbacks)
     tell_callbacks(callbacks, "on_end", run)
     return run

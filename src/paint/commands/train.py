@@ -10,9 +10,10 @@ from paint.config.recipe import differences, read_recipe
 from paint.config.run_folder import RunError
 from paint.config.schema import Config
 from paint.core.errors import wrap_errors
+from paint.core.settings import require_count
 from paint.core.storage import require_free
 from paint.training.callbacks import load_callbacks, tell_callbacks
-from paint.training.launcher import LaunchRequest, run_training
+from paint.training.launcher import run_training
 
 HAS_STEPS = True
 SHOWN_CHANGES = 6
@@ -27,7 +28,6 @@ def train(
     callbacks: arguments.Callbacks = (),
     confirm: arguments.Confirm = False,
     gpus: arguments.Gpus = 0,
-    split: arguments.GpuSplit = None,
     **sections: arguments.Sections,
 ) -> Run:
     """Train by a recipe, and return the run.
@@ -49,7 +49,7 @@ def train(
         Interrupted: after Ctrl-C, when the current step is finished and saved; ``resume`` continues
             the run.
     """
-    request = LaunchRequest(gpus, split)
+    require_count("gpus", gpus, least=0)
     callbacks = load_callbacks(callbacks)
     start = open_recipe(recipe)
     has_rows = data is not None and not isinstance(data, str | Path)
@@ -70,7 +70,7 @@ def train(
     log = {"folder": str(folder.parent), "name": folder.name}
     note = _changes(start.path, config.changed("log", **log))
     checked = checked.changed("log", **log)
-    run_training(checked, folder, request, start.path, callbacks, note=note, confirm=confirm)
+    run_training(checked, folder, gpus, start.path, callbacks, note=note, confirm=confirm)
     run = Run(folder)
     tell_callbacks(callbacks, "on_end", run)
     return run

@@ -96,10 +96,7 @@ def _detail_of_rows(
     selected: Tensor,
     options: Objective,
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Values of some tokens with a known selection (n), and their entries, of which some are kept.
-
-    The entries (n c) are the sampled token, then the others by falling probability.
-    """
+    """Return values of some tokens with a known selection (n), and their entries (n c)."""
     values: dict[str, Tensor] = {}
     for is_selected in (False, True):
         places = (selected == is_selected).nonzero()[:, 0]
@@ -108,12 +105,7 @@ def _detail_of_rows(
 
         # All rows selected, or none, so that the reference loss has the values of the step.
         share = 1.0 if is_selected else 0.0
-        of_rows = replace(
-            options,
-            top_fraction=share,
-            skip_tokens=0,
-            reduction="token",
-        )
+        of_rows = replace(options, top_fraction=share, skip_tokens=0, reduction="token")
         student, sampled = student_logits[places].requires_grad_(), tokens[places]
         loss = paint_loss(student, teacher_logits[places], [len(places)], of_rows, tokens=sampled)
         loss.value.backward()

@@ -1,20 +1,8 @@
 """Divergences between target P and student Q: per-entry terms and their derivatives.
 
 The Triton kernel implements those in ``DIVERGENCES``, all other code takes any. One of your own is
-defined outside of the package:
-
-    # mine.py
-    from paint import Divergence
-
-    chi_squared = Divergence(
-        name="chi_squared",
-        term=lambda p, log_p, q, log_q: (p - q) ** 2 / q,
-        slope=lambda p, log_p, q, log_q: q - p**2 / q,
-    )
-
-    paint train RECIPE --objective.divergence mine:chi_squared
-
-This module does not import torch, because settings are validated with it.
+a ``Divergence`` outside of the package, named as "module:name" (docs/how-to/extend.md). This module
+does not import torch, because settings are validated with it.
 """
 
 from collections.abc import Callable, Mapping
@@ -131,13 +119,9 @@ def find_divergence(
     setting: str = "objective.divergence",
     table: Mapping[str, Any] = NO_OPTIONS,
 ) -> Divergence:
-    """Look up a divergence by name: one of DIVERGENCES, or an own one as "module:name".
+    """Return a divergence by name, or an own one as "module:name". Raises ConfigError.
 
-    That is a Divergence, or a function of ``options`` that returns one; ``table`` holds its options
-    (``objective.options``).
-
-    Raises:
-        ConfigError: there is no such divergence, or its options are refused.
+    That is a Divergence, or a function of ``options`` that returns one, made of ``table``.
     """
     found: Any = DIVERGENCES.get(name) or load_object(name, setting, DIVERGENCES)
     options = build_options(found, table, "objective.options", f"{setting} {name}")
@@ -161,10 +145,7 @@ def full_name(divergence: Divergence) -> str:
 
 
 def divergence_name(divergence: str | Divergence) -> str:
-    """Name of a divergence, from which ``find_divergence`` returns it: "module:name" of an own one.
-
-    Another process, such as a resumed run, imports it by that name.
-    """
+    """Return the name by which ``find_divergence`` finds a divergence, in other processes too."""
     if isinstance(divergence, str):
         return divergence
     if DIVERGENCES.get(divergence.name) is divergence:

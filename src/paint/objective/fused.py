@@ -4,15 +4,13 @@
                   -> dloss/dhidden
 
 A chunk is as many complete completions as fit, since positions are selected within one completion.
-One pass over it computes the loss, every statistic and the gradient: three matrix products a token
-(two onto the vocabulary, one back). A completion that does not fit is processed piece by piece with
-nothing selected, then its selected tokens again, by three products more (eight with a trained
-head): 3.09 products a token at the paper's 3 %.
+One pass over it takes three matrix products a token (two onto the vocabulary, one back). A
+completion that does not fit is processed piece by piece with nothing selected, then its selected
+tokens again: 3.09 products a token at the paper's 3 %.
 
-Between the products there are two functions, ``measure`` and ``differentiate``: here in plain
-torch, on blocks of rows that fit in a processor's cache, and in paint.objective.triton_kernels for
-GPUs. Logits are never in half precision (its rounding is visible at a clip of 0.06 nats). There are
-no second derivatives.
+Between the products, ``measure`` and ``differentiate`` are plain torch here, and Triton in
+paint.objective.triton_kernels. Logits are never in half precision (its rounding is visible at a
+clip of 0.06 nats). There are no second derivatives.
 """
 
 import os
@@ -30,7 +28,7 @@ from paint.core.errors import PaintError, reason
 from paint.objective import loss
 from paint.objective.divergences import DIVERGENCES, Divergence, full_name
 from paint.objective.loss import Lengths, Loss
-from paint.objective.loss_options import PAPER_LOSS, Objective, check_options, with_changes
+from paint.objective.loss_options import PAPER_LOSS, Objective, with_changes
 
 Columns = dict[str, Float[Tensor, "n"]]
 
@@ -82,7 +80,7 @@ def fused_paint_loss(
     chunk_tokens: int | None = None,
     **changes: Any,
 ) -> Loss:
-    """Compute paint_loss of lm_head(student_hidden), lm_head(teacher_hidden), chunk by chunk.
+    """Return paint_loss of lm_head(student_hidden), lm_head(teacher_hidden), chunk by chunk.
 
     Arguments and result are those of paint_loss (paper: Eq. main_loss, Algorithm adaptive_opsd).
     The gradient reaches student_hidden, and the head if it is trained; the teacher gets none.
@@ -90,13 +88,11 @@ def fused_paint_loss(
 
     impl, a further option: reference holds all logits; chunked is plain torch; triton needs a GPU
     (or Triton's interpreter); auto is triton on a GPU where the kernels can be built, and chunked
-    elsewhere. chunk_tokens bounds the memory and changes nothing else: two tensors of chunk_tokens
-    × v in float32 (and one in the head's half precision, on a GPU), besides the gradients; None:
-    1,024 on a GPU and 512 elsewhere. Logits are in float32, or in float64 for float64 states.
+    elsewhere. chunk_tokens bounds the memory (two tensors of chunk_tokens × v in float32) and
+    changes nothing else; None: 1,024 on a GPU and 512 elsewhere. float64 states give float64.
 
     Raises ValueError if views, lengths and heads do not match or an option is out of range;
-    TypeError for a head that is not a linear layer or its weight; torch's RuntimeError for states
-    of another width than the head's; ImplError if triton cannot run.
+    TypeError for a head that is not a linear layer or its weight; ImplError if triton cannot run.
     """
     options = with_changes(options, **changes)
     head = _weight_and_bias(lm_head)
@@ -142,11 +138,7 @@ def _visit_chunks(
     device = student_hidden.device
     weights = weights.to(_wide(student_hidden)).to(device, non_blocking=device.type != "mps")
     scales = weights if factors is None else weights * factors  # of the gradients
-    inputs = {
-        name: value
-        for name, value in {"hidden": student_hidden, "weight": weight, "bias": bias}.items()
-        if value is not None and value.requires_grad and torch.is_grad_enabled()
-    }
+    inputs = _learned(hidden=student_hidden, weight=weight, bias=bias)
     gradients = {n: torch.zeros_like(value, dtype=weights.dtype) for n, value in inputs.items()}
     head_is_trained = bool(inputs.keys() - {"hidden"})
     columns: Columns = {}
@@ -177,35 +169,49 @@ def _visit_chunks(
             states, scale = student_hidden[where], sign * scales[where]
             _add_gradients(gradients, where, slope, states, weight, scale)
 
-    select_none = partial(torch.zeros_like, dtype=torch.bool)
-    select_all = partial(torch.ones_like, dtype=torch.bool)
     with torch.no_grad():
         for first, group in _chunks(lengths, chunk_tokens):
             span = slice(first, first + sum(group))
             if sum(group) <= chunk_tokens:
                 visit(span, partial(loss.select, lengths=group, options=options))
-                continue
-
-            # A completion longer than a chunk: the selection needs the ratios of all its pieces.
-            positions = torch.arange(span.start, span.stop, device=weights.device)
-            for piece in positions.split(chunk_tokens):
-                visit(piece, select_none)
-
-            ratios = columns["entropy_ratio"][span]
-            chosen = loss.select(ratios, group, options)
-            for piece in positions[chosen].split(chunk_tokens):
-                # The second pass overwrites a token's columns and its hidden state's gradient. The
-                # head's gradient is a sum over tokens, so subtract the first pass's contribution.
-                if head_is_trained:
-                    visit(piece, select_none, sign=-1)
-                visit(piece, select_all)
-
+            else:
+                positions = torch.arange(span.start, span.stop, device=device)
+                _visit_pieces(visit, positions, columns, chunk_tokens, options, head_is_trained)
         per_token = columns.pop("per_token")
         if factors is not None:
             per_token = per_token * factors
         value = (weights * per_token).sum()
     value = _KnownGradients.apply(value, tuple(gradients.values()), *inputs.values())  # type: ignore[no-untyped-call]
     return Loss(value, per_token, columns)
+
+
+def _learned(**inputs: Tensor | None) -> dict[str, Tensor]:
+    """Return the inputs that get a gradient."""
+    given = {name: value for name, value in inputs.items() if value is not None}
+    is_on = torch.is_grad_enabled()
+    return {name: value for name, value in given.items() if value.requires_grad and is_on}
+
+
+def _visit_pieces(
+    visit: Callable[..., None],
+    positions: Tensor,
+    columns: Columns,
+    chunk_tokens: int,
+    options: Objective,
+    head_is_trained: bool,
+) -> None:
+    """Visit a completion longer than a chunk: the selection needs the ratios of all its pieces."""
+    select_none = partial(torch.zeros_like, dtype=torch.bool)
+    select_all = partial(torch.ones_like, dtype=torch.bool)
+    for piece in positions.split(chunk_tokens):
+        visit(piece, select_none)
+    chosen = loss.select(columns["entropy_ratio"][positions], [len(positions)], options)
+    for piece in positions[chosen].split(chunk_tokens):
+        # The second pass overwrites a token's columns and its hidden state's gradient. The head's
+        # gradient is a sum over tokens, so subtract the first pass's contribution.
+        if head_is_trained:
+            visit(piece, select_none, sign=-1)
+        visit(piece, select_all)
 
 
 def _add_gradients(
@@ -252,23 +258,15 @@ def fused_log_probs(
     its rows: two products a token. A trained head costs two more, since its logits are computed
     again. Memory: one tensor of chunk_tokens × v. Precision is that of fused_paint_loss.
 
-    Raises ValueError if tokens do not match or an option is out of range; TypeError for a head that
-    is not a linear layer or its weight.
+    Raises TypeError for a head that is not a linear layer or its weight.
     """
     head = _weight_and_bias(lm_head)
-    if len(tokens) != len(hidden):
-        raise ValueError(
-            f"tokens must be one for each of the {len(hidden)} rows of hidden, got {len(tokens)}"
-        )
-    check_options(temperature=temperature)
     if not torch.is_grad_enabled():
         hidden = hidden.detach()  # otherwise its derivative would be computed and never used
     return LogProbs(*_TokenLogProbs.apply(hidden, *head, tokens, temperature, chunk_tokens))  # type: ignore[no-untyped-call]
 
 
 class _TokenLogProbs(torch.autograd.Function):
-    """log q(y) with its stored derivative, entropy and untempered log-probability."""
-
     @staticmethod
     def forward(
         ctx: Any,
@@ -453,10 +451,9 @@ def _blocks(logits: Tensor) -> Iterator[slice]:
 
 
 def require_loss(options: Objective, device: torch.device) -> str:
-    """Check the loss before a run; why it has no Triton kernels on a GPU, or "".
+    """Check the loss before a run; return why it has no Triton kernels on a GPU, or "".
 
-    Raises ConfigError for a divergence of one's own whose slope is not that of its term, and
-    ImplError as ``choose_row_work``.
+    Raises ConfigError for an own divergence with a wrong slope, and ImplError.
     """
     if options.divergence not in DIVERGENCES.values():
         loss.require_slope(options.divergence)
@@ -465,10 +462,7 @@ def require_loss(options: Objective, device: torch.device) -> str:
 
 
 def choose_row_work(options: Objective, device: torch.device) -> tuple[RowWork, str]:
-    """Choose what options.impl names, and say why auto takes plain torch on a GPU, if it does.
-
-    Raises ImplError if impl is triton, which cannot run.
-    """
+    """Return what options.impl names, and why auto takes plain torch on a GPU. Raises ImplError."""
     plain = RowWork(measure, differentiate)
     if options.impl != "triton":
         if options.impl != "auto" or device.type != "cuda":
@@ -533,10 +527,7 @@ def _logits_of_both(
 
 @contextmanager
 def _products_in(dtype: torch.dtype) -> Iterator[None]:
-    """Let a CPU multiply float32 as bfloat16 and add in float32, if dtype is bfloat16.
-
-    On CPUs with bfloat16 instructions this takes a fraction of the time.
-    """
+    """Let a CPU with bfloat16 instructions multiply float32 as bfloat16, if dtype is bfloat16."""
     settings = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
     before = settings.fp32_precision
     if dtype == torch.bfloat16:

@@ -21,7 +21,7 @@ from paint.config.schema import ClipMode, Reduction
 from paint.core.errors import ConfigError
 from paint.core.user_code import user_errors
 from paint.objective.divergences import Divergence
-from paint.objective.loss_options import PAPER_LOSS, Objective, check_options, with_changes
+from paint.objective.loss_options import PAPER_LOSS, Objective, with_changes
 
 Lengths = Sequence[int] | Int[Tensor, "b"]
 
@@ -55,11 +55,9 @@ def select_positions(
 ) -> Bool[Tensor, "n"]:
     """Select the ⌈f_top n⌉ largest ratios of ONE completion (paper: Eq. sparse_selector_objective).
 
-    The paper leaves ties open; here the earliest position wins. The first skip_tokens positions are
-    never selected and do not count in n.
-    Raises ValueError unless top_fraction is in [0, 1] and skip_tokens at least 0.
+    top_fraction is in [0, 1]. The paper leaves ties open; here the earliest position wins. The
+    first skip_tokens positions, at least 0, are never selected and do not count in n.
     """
-    check_options(top_fraction=top_fraction, skip_tokens=skip_tokens)
     valid = entropy_ratio[skip_tokens:]
 
     # 0.07 * 100 is 7.000000000000001 in floating point, and must still select 7.
@@ -80,12 +78,11 @@ def interpolate(
 
         log p̃_T = (1 − k) log p_T + k log p_S − log Z,     so p̃_T ∝ p_T^(1−k) p_S^k
 
-    An energy is −log p, and k is interpolation_weight. Takes and returns normalised
+    An energy is −log p, and k is interpolation_weight, in [0, 1]. Takes and returns normalised
     log-probabilities of positions that the caller selects. With k = 0 the result is exactly the
     teacher, and equal views are returned exactly. For 0 < k < 1, an entry that is −inf in either
-    view has probability 0, though its logarithm is finite. Raises ValueError for k outside [0, 1].
+    view has probability 0, though its logarithm is finite.
     """
-    check_options(interpolation_weight=interpolation_weight)
     if interpolation_weight == 0:
         return teacher_log_probs
 
@@ -116,19 +113,14 @@ def clipped_divergence(
         none         Σ_v summand(v)
 
     It is exactly zero where P = Q. huber is Huber's loss of √D: its gradient is that of D times
-    min(1, √(clip / D)), so it is 0 where P = Q alone, and points where that of D does. Half of the
-    sum of |dD/dz_i| is then at most √(clip / 2) / T with forward_kl, by Pinsker's inequality, half
-    of that with jsd, and (√(clip D) + √(clip / 2)) / T with reverse_kl, where D > clip.
+    min(1, √(clip / D)), so it is 0 where P = Q alone, and points where that of D does. With the
+    pointwise clip it is not a divergence: large summands are cut and negative ones kept, so the sum
+    can be negative, and descent lowers the logit of a clipped entry although the teacher's
+    probability there is higher (docs/concepts/clip.md).
 
-    With the pointwise clip it is not a divergence: large summands are cut and negative ones kept,
-    so the sum can be negative. With forward_kl, Q = softmax(z / T) and P held fixed,
-
-        d/dz_i = (P_A q_i − p_i [i ∈ A]) / T        A the unclipped entries, P_A = Σ_{v∈A} p_v,
-
-    which on a clipped entry is P_A q_i / T > 0: descent lowers z_i although the teacher's
-    probability there is higher. It is differentiable in both arguments; paint_loss holds the target
-    fixed. Raises ValueError for an unknown divergence or clip_mode, a clip that is applied but not
-    positive, and sampled_token, which needs tokens.
+    It is differentiable in both arguments; paint_loss holds the target fixed. Raises ValueError for
+    an unknown divergence or clip_mode, a clip that is applied but not positive, and sampled_token,
+    which needs tokens.
     """
     options = with_changes(PAPER_LOSS, divergence=divergence, clip=clip, clip_mode=clip_mode)
     found = options.divergence
@@ -152,9 +144,8 @@ def token_weights(
     The first skip_tokens of a completion have weight 0 and count neither in |ŷ| nor in n. A
     completion in which every weight is 0 still counts in b. The values of micro-batches of
     b' completions (n' tokens), each times b'/b (n'/n), sum to the batch's value. float64, on the
-    CPU. Raises ValueError for an unknown reduction.
+    CPU.
     """
-    Objective(reduction=reduction, skip_tokens=skip_tokens)  # checks the options
     lengths = _length_list(lengths)
     weighted = [max(length - skip_tokens, 0) for length in lengths]
     b, n = len(lengths), sum(weighted)
@@ -169,7 +160,7 @@ def token_weights(
 def weighted_sum(
     per_token: Float[Tensor, "n"], lengths: Lengths, options: Objective
 ) -> Float[Tensor, ""]:
-    """Sum of values of tokens, each times its weight (``token_weights``)."""
+    """Return the sum of values of tokens, each times its weight (``token_weights``)."""
     weights = token_weights(lengths, reduction=options.reduction, skip_tokens=options.skip_tokens)
     # The dtype first: a device may not support float64.
     return (weights.to(per_token.dtype).to(per_token.device) * per_token).sum()
@@ -209,7 +200,7 @@ def paint_loss(
     factors: Float[Tensor, "n"] | None = None,
     **changes: Any,
 ) -> Loss:
-    """PAINT loss of a batch of completions (paper: Eq. main_loss, Algorithm adaptive_opsd).
+    """Return the PAINT loss of completions (paper: Eq. main_loss, Algorithm adaptive_opsd).
 
         p = softmax(z / T) for both views,      I the f_top largest R of each completion,
         target p̃_T on I and p_T elsewhere,      value = mean over completions of mean over n of
@@ -231,10 +222,8 @@ def paint_loss(
                                                 A_n = log p̃_T(ŷ_n) − log q(ŷ_n) held fixed
 
     Over ŷ_n drawn from q = p_S at temperature T both have the mean of reverse_kl without a clip;
-    one D_n may be negative. It needs tokens, and clip_mode none or huber. With huber, A_n is
-    limited to [−clip, clip], which keeps its sign: dD_n/dz is at most 2 clip / T in sum, and its
-    mean over ŷ_n is 0 where the views are equal alone. Choose clip for it: 0.06 is meant for a KL,
-    and 1 is the bound of a published ablation (docs/concepts/clip.md).
+    one D_n may be negative. It needs tokens, and clip_mode none or huber, which limits A_n to
+    [−clip, clip]. Choose clip for it: 0.06 is meant for a KL (docs/concepts/clip.md).
 
     Raises ValueError for views that do not match, lengths that do not sum to n, and options out of
     range.
@@ -299,7 +288,7 @@ def token_log_probs(
 def select(
     entropy_ratio: Float[Tensor, "n"], lengths: Sequence[int], options: Objective
 ) -> Bool[Tensor, "n"]:
-    """Apply select_positions to each completion separately."""
+    """Return the selected positions of each completion (``select_positions``)."""
     selected = torch.zeros_like(entropy_ratio, dtype=torch.bool)
     share, skip = options.top_fraction, options.skip_tokens
     for part, ratios in zip(selected.split(lengths), entropy_ratio.split(lengths), strict=True):
@@ -388,10 +377,7 @@ def divergence_terms(
 
 
 def require_slope(divergence: Divergence) -> None:
-    """Refuse a divergence whose slope is not ∂ term / ∂ log q, by float64 autograd at many points.
-
-    Raises ConfigError, since the fused loss would train by another gradient than the reference.
-    """
+    """Raise ConfigError for a divergence whose slope is not ∂ term / ∂ log q, by autograd."""
     # One probability of 1/7 to 1 − 7e-7 in P and in Q, of the same entry or another.
     sharp = torch.linspace(0, 16, 33, dtype=torch.float64)
     waves = torch.linspace(-3, 3, 7, dtype=torch.float64)

@@ -4,11 +4,11 @@ Those that are plain values are the settings of the section [objective]
 (paint.config.schema.LossSettings). This module does not import torch.
 """
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, get_args
 
 from paint.config.schema import ClipMode, Impl, LossSettings, Reduction
-from paint.core.settings import check_value, require, setting, within
+from paint.core.settings import require, setting, within
 from paint.objective.divergences import (
     DIVERGENCES,
     FORWARD_KL,
@@ -44,27 +44,12 @@ class Objective(LossSettings):
         require(self, "clip_mode", is_clippable, allowed, why)
 
 
-_FIELDS = {field.name: field for field in fields(Objective)}
-
-
-def check_options(**values: float) -> None:
-    """Raise ConfigError for an option of the loss that is out of its range."""
-    for name, value in values.items():
-        field = _FIELDS[name]
-        # First the range alone: it is asked for each completion of a step.
-        if not all(accepts(value) for _, accepts in field.metadata["checks"]):
-            check_value(f"objective.{name}", value, field)
-
-
 PAPER_LOSS = Objective(clip_mode="pointwise")
 """The paper's loss of rollouts at the paper's temperature."""
 
 
 def with_changes(options: Objective, **changes: Any) -> Objective:
-    """The options with some of them changed; a divergence may be given by its name.
-
-    Raises ConfigError for one out of range, TypeError for an unknown one.
-    """
+    """Return the options with some of them changed; a divergence may be given by its name."""
     divergence = changes.get("divergence")
     if isinstance(divergence, str):
         changes["divergence"] = find_divergence(divergence)

@@ -46,12 +46,9 @@ def top_k_loss(
 
     student_entropy is that of the whole vocabulary; kl, teacher_entropy and entropy_ratio are of
     the bins, and there is no teacher_log_prob. The logits of a chunk are computed once more in the
-    backward pass. Raises ValueError for more entries than the vocabulary has, and as paint_loss.
+    backward pass. Raises as paint_loss.
     """
     options = with_changes(options, **changes)
-    k, vocabulary = teacher_ids.shape[1], lm_head.out_features
-    if k > vocabulary:
-        raise ValueError(f"the teacher has {k} entries, and the vocabulary {vocabulary}")
     bins = partial(_student_bins, lm_head, options.temperature)
     parts = [
         checkpoint(bins, *rows, use_reentrant=False, preserve_rng_state=False)
@@ -63,7 +60,7 @@ def top_k_loss(
         )
     ]
     student, student_entropy, student_log_prob = map(torch.cat, zip(*parts, strict=True))
-    teacher = with_rest(teacher_log_probs.to(student.dtype), vocabulary)
+    teacher = with_rest(teacher_log_probs.to(student.dtype), lm_head.out_features)
     # Both have the options' temperature by now; log_softmax leaves normalised values as they are.
     found = paint_loss(student, teacher, lengths, with_changes(options, temperature=1.0))
     found.stats["student_entropy"] = student_entropy
@@ -72,7 +69,7 @@ def top_k_loss(
 
 
 def with_rest(log_probs: Float[Tensor, "n k"], vocabulary: int) -> Float[Tensor, "n m"]:
-    """Log-probs of the bins: the entries, and what they leave, unless they are the vocabulary."""
+    """Return log-probs of the bins: the entries, and what they leave of the vocabulary."""
     if log_probs.shape[1] == vocabulary:
         return log_probs
     # In float64: the rest of a sure teacher is the difference of two numbers near 1.

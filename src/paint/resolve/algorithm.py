@@ -1,18 +1,7 @@
 """The algorithm contract, and the algorithms that ``train.method`` can name.
 
 An algorithm is a class with a ``step`` and a few properties. One of your own lives outside of the
-package and is named as "module:Class":
-
-    # mine.py
-    from paint.resolve.algorithm import Algorithm
-
-    class RejectionSampling(Algorithm):
-        def step(self, setup, batch, step_index, clock):
-            ...
-
-    paint train RECIPE --train.method mine:RejectionSampling
-
-This module does not import torch: settings are checked by it.
+package and is named as "module:Class" (docs/how-to/extend.md). This module does not import torch.
 """
 
 from collections.abc import Mapping
@@ -36,8 +25,8 @@ LearnsFrom = Literal["all", "right", "differences"]
 class Algorithm:
     """One update of the student for each batch of problems.
 
-    options is an instance of the frozen dataclass with which the class annotates it
-    (paint.core.extensions), made of ``train.options``; set after construction.
+    ``options``, set after construction, are made of ``train.options`` by the frozen dataclass with
+    which the class annotates it (paint.core.extensions).
     """
 
     name: ClassVar[str] = ""  # as in train.method
@@ -85,9 +74,8 @@ class Algorithm:
             step_index: the step, from 0.
             clock: ``with clock("loss"):`` times a phase.
 
-        Returns:
-            The list of ``paint.inference.rollouts.Rollout`` of all ranks (on other ranks than the
-            first: their own), with the loss's values in ``tokens``, and the norm of the gradient.
+        Returns the rollouts of all ranks (on others than the first: their own), with the values of
+        the loss in ``tokens``, and the norm of the gradient.
         """
         raise NotImplementedError
 
@@ -159,11 +147,7 @@ class Sft(_BuiltIn):
 
 
 class RecordedAlgorithm(Algorithm):
-    """What an algorithm needs, by the record of a run: its code is not imported, and has no step.
-
-    Args:
-        needs: what ``needs_of`` returned.
-    """
+    """What an algorithm needs, as ``needs_of`` recorded it: its code is not imported."""
 
     def __init__(self, needs: Mapping[str, Any]) -> None:
         self.needs_context = bool(needs.get("context"))  # type: ignore[misc]

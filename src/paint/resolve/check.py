@@ -200,10 +200,7 @@ class Resolved:
 
 
 class Rule(NamedTuple):
-    """A value that is refused: "SETTING must be MUST_BE, got VALUE (WHY)".
-
-    In both texts, ``{train.steps}`` is the value of a setting, and ``{method}`` one of ``_words``.
-    """
+    """A value that is refused: "SETTING must be MUST_BE, got VALUE (WHY)", by ``_words``."""
 
     refuses: Callable[[Any], bool]
     setting: str
@@ -447,7 +444,9 @@ def unserved(model: ModelConfig) -> str:
     if model.use_dora:
         return "model.use_dora: vLLM refuses DoRA"
     if _adapts_experts(model):
-        return "model.lora_targets: vLLM's adapters of experts were not held against peft's"
+        return (
+            "model.lora_targets with experts: vLLM's adapters of them were not held against peft's"
+        )
     return ""
 
 
@@ -533,10 +532,7 @@ def check_config(config: Config) -> Resolved:
 
 
 def read_resolved(config: Config, needs: Any) -> Resolved:
-    """Return what scoring again needs of a run's config, of which the divergence alone is loaded.
-
-    ``needs`` are those of its algorithm in run.json. Without, as in an earlier run, it is loaded.
-    """
+    """Return what scoring again needs: of a run's config, the divergence alone is loaded."""
     divergence = find_divergence(config.objective.divergence, table=config.objective.options)
     is_recorded = isinstance(needs, Mapping)
     algorithm = RecordedAlgorithm(needs) if is_recorded else find_algorithm(config.train)
@@ -552,10 +548,7 @@ def check_training(config: Config) -> Resolved:
 
 
 def require_trainable(run: Resolved) -> None:
-    """Apply the further rules of a training to a config that was checked, with paths and packages.
-
-    Raises ConfigError.
-    """
+    """Apply the further rules of a training, of paths and packages. Raises ConfigError."""
     config = run.config
     require_paths(config)
     for tracker in config.log.trackers:
@@ -572,10 +565,9 @@ def require_trainable(run: Resolved) -> None:
 
 
 def require_same_beginning(run: Resolved, folder: Path) -> tuple[str, ...]:
-    """Check that a run of the number of steps that a resume asks for would have begun as it did.
+    """Check that a run of the steps of a resume would have begun as it did; return warnings.
 
-    Returns lines for the user. Raises RunError for fewer steps than it was started with, and where
-    more would have given the steps that are done other learning rates.
+    Raises RunError for fewer steps, and for other learning rates of the steps that are done.
     """
     before, now = read_run(folder).train, run.config.train
     if now.steps < before.steps:
@@ -632,10 +624,7 @@ def check_engine(rollout: RolloutConfig) -> EngineType:
 
 
 def resolve(run: Resolved, machine: Machine) -> Resolved:
-    """Choose what is "auto" in a training that was checked, and plan its memory.
-
-    Raises ConfigError for more ranks than rows, and on a GPU for a run that does not fit.
-    """
+    """Choose what is "auto" in a training, and plan its memory. Raises ConfigError."""
     cautions = tuple(cautions_of(run))
     run = resolve_engine(run, machine)
     run = replace(run, warnings=(*run.warnings, *cautions, *_without_effect(run)))
@@ -737,10 +726,7 @@ def with_resolved(config: Config, begun: Config) -> Config:
 
 
 def resolve_engine(run: Resolved, machine: Machine) -> Resolved:
-    """Choose the engine of a training; a server on the trainer's GPU sleeps between rollouts.
-
-    Raises ConfigError where the server would share the GPU, and cannot sleep.
-    """
+    """Choose the engine of a training; a server on the trainer's GPU sleeps between rollouts."""
     is_auto = run.rollout.engine == AUTO
     # Without samples, as in SFT without validation, there is no server to start.
     if not run.generates and is_auto:
@@ -781,7 +767,7 @@ def resolve_evaluation(
 ) -> ResolvedRollout:
     """Choose the engine of an evaluation or advice, for what is trained of these models.
 
-    ``auto`` is the engine of earlier calls that stored samples in the same place, if there are any.
+    ``auto`` is the engine of ``earlier`` calls that stored samples in the same place.
     """
     if check_engine(rollout).is_stored:
         raise ConfigError(

@@ -64,10 +64,7 @@ def engine_of(rollout: RolloutConfig) -> EngineType:
 
 
 def engine_options(rollout: RolloutConfig) -> Any:
-    """The options that an engine outside of the package declares; None where it declares none.
-
-    Raises ConfigError for options that it does not take.
-    """
+    """Return the options that an engine outside of the package declares; None without any."""
     name = rollout.engine
     engine = None if name in ENGINES else load_object(name, "rollout.engine", ENGINES)
     return build_options(engine, rollout.options, "rollout.options", f"rollout.engine {name}")
@@ -88,6 +85,6 @@ def server_engine(name: str) -> str:
     if not found:
         raise ConfigError(
             f"rollout.engine {format_short(name)} generates in the training process and uses no "
-            "servers; choose another engine, or no GPUs for servers (--split)"
+            "servers; choose another engine, or leave out rollout.server_gpus"
         )
     return found

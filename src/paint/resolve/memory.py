@@ -116,17 +116,11 @@ def training_memory(
     kernels: Kernels = "cpu",
     capacity: float = 0.0,
 ) -> Memory:
-    """Estimate the memory of one training GPU.
+    """Estimate the memory of one training GPU in bytes for a micro-batch of these rows.
 
-    Args:
-        rows: size of a micro-batch.
-        has_teacher: whether it scores under the teacher's weights, too.
-        state_bytes: bytes of the optimizer's state for each trained weight.
-        shards: number of GPUs over which the frozen layers are sharded.
-        ranks: number of training GPUs, which sum their gradients.
-        generating: completions that this process samples at once; 0 if a server generates.
-        kernels: what computes the layers.
-        capacity: memory of the GPU, of which keys and values may keep a part.
+    ``state_bytes`` are the optimizer's for each trained weight. The frozen layers are divided over
+    ``shards`` GPUs, and ``ranks`` sum their gradients. This process samples ``generating``
+    completions at once, and their keys and values may keep a part of its ``capacity``.
     """
     model = config.model
     width = WIDTHS[model.dtype]
@@ -167,7 +161,9 @@ def training_memory(
         # Gradients of gate and up, and of an adapter's input in float32.
         backward=read * (WIDE + width) * shape.intermediate + read * WIDE * shape.hidden,
         update=2 * WIDE * message + 2 * WIDE * trained,
-        cache=generating * sampled_row(model, shape, sampled) - kept,
+        # Keys and values, and three rows of the vocabulary: logits, probabilities and what top-k or
+        # top-p makes of them.
+        cache=generating * (sampled * width * shape.cache + shape.vocabulary * 3 * WIDE) - kept,
     )
 
 
@@ -302,12 +298,6 @@ def buffered(tokens: int) -> int:
     """Positions of the local engine's buffers on a GPU for texts of so many tokens, at most."""
     # They grow by doubling, to the last of the widths in paint.inference.decoders at most.
     return tokens + max(tokens // 4, 256)
-
-
-def sampled_row(model: ModelConfig, shape: Shape, tokens: int) -> float:
-    """Bytes of a row while it is sampled: keys and values of its tokens, and three rows of the
-    vocabulary (logits, probabilities and what top-k or top-p makes of them)."""
-    return tokens * WIDTHS[model.dtype] * shape.cache + shape.vocabulary * 3 * WIDE
 
 
 @dataclass(frozen=True)

@@ -28,11 +28,8 @@ if TYPE_CHECKING:
 class OptimizerFactory:
     """An optimizer: how it is opened, the schedule of its learning rate, and its memory.
 
-    Attributes:
-        name: as in ``train.optimizer``.
-        state_bytes: bytes of its state for each trained weight; by default those of two moments.
-        options: an instance of the frozen dataclass with which the class annotates it
-            (paint.core.extensions), made of ``train.optimizer_options``; set after construction.
+    ``state_bytes`` are those of its state for each trained weight. ``options`` are made of
+    ``train.optimizer_options`` by the dataclass that annotates them, after construction.
     """
 
     name: ClassVar[str] = ""
@@ -168,10 +165,7 @@ def open_optimizer(
 
 
 def learning_rate(factory: OptimizerFactory, config: TrainConfig, step_index: int) -> float:
-    """The learning rate of a step, counted from 0, by the optimizer's schedule.
-
-    Raises ConfigError for a rate that is negative or not finite.
-    """
+    """Return the learning rate of a step, from 0. Raises ConfigError for one that is no rate."""
     with extension_errors("train.optimizer", config.optimizer):
         rate = float(factory.learning_rate(config, step_index))
     # A negative rate would train away from the target, and one of NaN in the last step be saved.

@@ -141,12 +141,7 @@ class PlannedRun(Protocol):
 
 
 def choose_split(run: PlannedRun, gpus: int, *, server: int = 1) -> Split:
-    """Choose the default split of a machine's GPUs into trainers and servers.
-
-    Without servers of its own, all GPUs train. Otherwise half of the GPUs serve, rounded down to a
-    multiple of a ``server``'s GPUs. If that leaves none to train, or with ``rollout.colocate``,
-    every GPU serves and trains in turns.
-    """
+    """Choose the default split of a machine's GPUs (docs/how-to/large-models.md)."""
     config, rollout = run.config, run.config.rollout
     most = min(gpus, config.train.batch_size)  # every rank needs a row
     if not run.algorithm.generates(config):
@@ -405,13 +400,10 @@ def worst_peak(plan: Plan) -> float:
 
 
 def make_plan(run: PlannedRun, machine: Machine, split: Split | None = None) -> Plan:
-    """Make the memory plan of a run, with a split by ``choose_split`` unless it is given.
+    """Make the memory plan of a run, with the default split unless one is given.
 
-    A machine's memory of 0 is 80 GB, or 16 GB for a laptop.
-
-    Raises:
-        ConfigError: there is no config.json of a dense decoder, or adapters are on layers that it
-            lacks.
+    A memory of 0 is 80 GB, or 16 GB for a laptop. Raises ConfigError for a model or layers that it
+    does not know.
     """
     config, shape = run.config, shape_of(run.config.model.path)
     config = config.changed("model", dtype=dtype_on(config.model, machine))
@@ -492,14 +484,7 @@ class ServerFlags(NamedTuple):
 
 
 def server_flags(plan: Plan) -> ServerFlags:
-    """Choose the flags of a server: its share, and the completions that a run requests at once.
-
-    They are fewer where the cache does not hold them.
-
-    Raises:
-        ConfigError: the share does not hold the model and a longest row, without which vLLM does
-            not start.
-    """
+    """Choose a server's share, and its completions at once. Raises ConfigError for too little."""
     server, rollout, rows = server_of(plan), plan.config.rollout, plan.rows()
     if not server.fits:
         together = ", which also train" if plan.split.shared else ""
@@ -508,7 +493,7 @@ def server_flags(plan: Plan) -> ServerFlags:
             f"{plan.server_share:.0%} of {server.gpus} x {gb(plan.capacity)} GB{together}, and its "
             f"weights and adapters are {gb(server.weights)} GB: no room for one row of "
             f"{server.longest:,} tokens; set model.quantization nf4, lower data.max_prompt_tokens "
-            f"or rollout.max_new_tokens, give servers separate GPUs (--gpus 2 --split 1+1), or use "
+            f"or rollout.max_new_tokens, give servers separate GPUs (--gpus 2), or use "
             f"larger GPUs"
         )
     requested = rollout.batch_size * (1 + rollout.off_policy_steps)

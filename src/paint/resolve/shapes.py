@@ -122,10 +122,7 @@ class Shape:
         return 2 * self.layers * self.keys
 
     def adapters(self, rank: int, targets: Iterable[str], *, dora: bool = False) -> int:
-        """A: number of weights in the LoRA adapters, rank · (inputs + outputs) for each target.
-
-        With DoRA, a magnitude for each output besides.
-        """
+        """A: number of weights in the adapters, rank · (inputs + outputs) each; DoRA has more."""
         weights = 0
         for layer in self.targeted(targets):
             magnitudes = layer.outputs if dora else 0
@@ -173,13 +170,10 @@ class NoModelError(ConfigError):
 
 
 def shape_of(path: str) -> Shape:
-    """Read the shape of a model: a folder, a hub name, or "demo".
+    """Return the shape of a model: a folder, a hub name, or "demo".
 
-    Models in SHAPES need no network, others of the hub send their config.json, a few kB.
-
-    Raises:
-        NoModelError: there is no config.json, or it is no JSON.
-        ConfigError: it does not describe a dense decoder that transformers knows.
+    Models in SHAPES need no network. Raises NoModelError without a config.json, and ConfigError for
+    one that is no dense decoder of transformers.
     """
     other = other_than_model(model_path(path), complete=False)  # a plan reads config.json alone
     if other:

@@ -16,10 +16,7 @@ DROPOUT_WORDS = "drop", "jitter"
 
 
 def linear_modules(model: Any) -> dict[str, nn.Module]:
-    """The linear layers of a model but its head, by their full names.
-
-    A Conv1D is GPT-2's linear layer. A layer with an adapter has the name that it had without.
-    """
+    """Return the linear layers of a model but its head, by names without those of adapters."""
     head = model.get_output_embeddings()
     modules = {}
     for name, module in model.named_modules():
@@ -47,11 +44,7 @@ def last_part(name: str) -> str:
 
 
 def dropout_rates(model: Any) -> dict[str, float]:
-    """Rates above 0 of every kind of dropout, by the names in the config and in the modules.
-
-    They include layerdrop, drop path and a router's jitter. A rate that only another head of the
-    family reads, such as a classifier's, is included too.
-    """
+    """Return rates above 0 of every kind of dropout, by their names in config and modules."""
     rates: dict[str, float] = {}
     _add_rates(rates, vars(model.config.get_text_config()))
     for name, module in model.named_modules():
@@ -74,10 +67,7 @@ def _add_rates(rates: dict[str, float], values: dict[str, Any]) -> None:
 
 
 def position_limit(config: PreTrainedConfig) -> float:
-    """The longest row whose states depend on the row alone, in tokens; infinite without a limit.
-
-    It is the model's context length, or the range of its rope where that is shorter.
-    """
+    """Return the longest row whose states depend on it alone, in tokens; inf without a limit."""
     limits = [context_length(config), rope_range(config)]
     return min((limit for limit in limits if limit is not None), default=math.inf)
 

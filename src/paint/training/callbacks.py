@@ -44,10 +44,7 @@ class Callback:
 
 
 def load_callbacks(callbacks: Any) -> list[Callback]:
-    """Callbacks as objects; "module:name" is one, or a class that is called without arguments.
-
-    Raises ConfigError for what is no list of callbacks, before anything is trained.
-    """
+    """Return callbacks as objects; "module:name" is one, or a class. Raises ConfigError."""
     if not isinstance(callbacks, list | tuple):
         raise ConfigError(f"callbacks must be a list of objects, got {format_short(callbacks)}")
     loaded: list[Callback] = []
@@ -70,10 +67,7 @@ def load_callbacks(callbacks: Any) -> list[Callback]:
 
 
 def tell_callbacks(callbacks: Sequence[Callback], method: str, *arguments: Any) -> list[Callback]:
-    """Call a method of each callback; return those of which it returned True.
-
-    Raises ConfigError, with its class and line, for one that raises.
-    """
+    """Call a method of each callback; return those that returned True. Raises ConfigError."""
     found = []
     for callback in callbacks:
         place = f"the callback {type(callback).__name__}: {method}"

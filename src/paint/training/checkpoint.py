@@ -119,10 +119,7 @@ def restore(
 
 
 def load_optimizer_state(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-    """Load what ``state_dict`` returned, in the dtypes that it had.
-
-    ``load_state_dict`` converts tensors to the dtype of their parameter.
-    """
+    """Load a ``state_dict`` in its own dtypes, not in those of the parameters."""
     optimizer.load_state_dict(state)
     parameters = []
     for group in optimizer.param_groups:

@@ -1,13 +1,10 @@
-"""Launcher of ``--gpus``: places ranks and servers on the GPUs, starts them and stops them.
+"""Launcher of ``--gpus``: places ranks and servers on the GPUs, starts the ranks and stops them.
 
-The ranks are torchrun's. The first rank starts the servers, one on each GPU that serves
-(``rollout.server_gpus``). Here, the GPUs are divided, the ranks are started and watched, and
-their signals are passed on. One trainer, or none, is this very process.
+The first rank starts the servers (``rollout.server_gpus``). One trainer, or none, is this process.
 """
 
 import logging
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -18,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paint.config.recipe import flags, read_recipe
-from paint.config.run_folder import RunError, foreign_code
+from paint.config.run_folder import foreign_code
 from paint.config.schema import ConfigError
-from paint.core.errors import Interrupted, PaintError, format_short
+from paint.core.errors import Interrupted, PaintError
 from paint.data.sources import check_sources
 from paint.inference.vllm.process import NO_GPU, OwnedProcess
 from paint.resolve.check import Resolved, enable_servers, require_trainable
@@ -44,26 +41,6 @@ for number in range(torch.cuda.device_count()):
     print(torch.cuda.get_device_properties(number).total_memory)
 """
 """Prints the bytes of every GPU that it sees."""
-
-
-@dataclass(frozen=True)
-class LaunchRequest:
-    """Which GPUs of this machine train, and which serve."""
-
-    gpus: int = 0  # of this machine; 0 is this process alone
-    split: str | None = None  # how many train and how many serve, as 4+4, or shared
-
-    def __post_init__(self) -> None:
-        split = self.split
-        if not 0 <= self.gpus <= 9999:
-            raise ConfigError(f"--gpus must be in [0, 9999], got {self.gpus}")
-        if split is not None and not re.fullmatch(r"\d{1,4}\+\d{1,4}|shared", split, re.ASCII):
-            raise ConfigError(
-                "--split must be trainers+servers, such as 4+4, or shared, got "
-                f"{format_short(split)}"
-            )
-        if not self.gpus and split is not None:
-            raise ConfigError("--split divides GPUs; add --gpus N")
 
 
 class RanksEnded(PaintError):
@@ -97,28 +74,51 @@ class GpuPlacement:
         return f"train on {trained}; serve on {served} ({self.reason})"
 
 
-def place_ranks(request: LaunchRequest, run: Resolved, ranks: tuple[int, int]) -> GpuPlacement:
-    """Return which GPUs train, from the fewest to the most of ``ranks``, and which serve."""
-    gpus, memory = _gpus_of_machine(request)
+def place_ranks(gpus: int, run: Resolved, most: int) -> GpuPlacement:
+    """Return which of a machine's GPUs train, at most so many, and which serve.
+
+    Servers named by ``rollout.server_gpus`` stay where they are, and the other GPUs train.
+    """
+    names, memory = _gpus_of_machine(gpus)
+    if run.rollout.server_gpus:
+        left = list(names)
+        for gpu in ",".join(run.rollout.server_gpus).split(","):
+            if gpu in left and not run.rollout.colocate:
+                left.remove(gpu)
+        if most and not left:
+            raise ConfigError("rollout.server_gpus leaves none of the GPUs of --gpus to train")
+        named = run.rollout.server_gpus, run.rollout.colocate, "rollout.server_gpus"
+        return GpuPlacement(tuple(left[:most]), *named)
     size = tensor_parallel_size(run.rollout) or 1
     if memory:
         with suppress(ConfigError):  # a model that is not planned
-            size = server_of(make_plan(run, Machine(request.gpus, memory))).gpus
-    split = _split(request, run, ranks, size)
+            size = server_of(make_plan(run, Machine(gpus, memory))).gpus
+    split = choose_split(run, gpus, server=size) if most == gpus else _beside(run, gpus, most, size)
     # From the end, as trainers take the first ones. Of a shared split, all serve.
-    served = gpus[len(gpus) - split.servers :]
-    if len(served) % size:
-        raise ConfigError(
-            f"{len(served)} GPUs are to serve, and a server takes {size} (the fewest that hold it, "
-            f"or --tensor-parallel-size in rollout.server_args); choose a multiple with --split"
-        )
-    is_cpu = NO_GPU in gpus
+    served = names[len(names) - split.servers :]
+    is_cpu = NO_GPU in names
     # gpu_environment knows one name for a server without a GPU, and no list of it.
     if is_cpu:
         size = 1
     servers = [",".join(served[i : i + size]) for i in range(0, len(served), size)]
     shared = split.shared and not is_cpu  # on a CPU, servers do not sleep
-    return GpuPlacement(tuple(gpus[: split.trainers]), tuple(servers), shared, split.reason)
+    return GpuPlacement(tuple(names[: split.trainers]), tuple(servers), shared, split.reason)
+
+
+def _beside(run: Resolved, gpus: int, most: int, size: int) -> Split:
+    """Return the split of one process that trains, or of none, with servers on the other GPUs."""
+    if not most and not run.engine.is_remote:
+        raise ConfigError(
+            f"rollout.engine {run.rollout.engine} generates in this process and uses no servers; "
+            f"leave out --gpus, or set rollout.engine vllm"
+        )
+    if not run.engine.is_remote:
+        return Split(most, 0, False, f'one process; rollout.engine is "{run.rollout.engine}"')
+    # GPUs that make no complete server stay idle.
+    serving = (gpus - most) // size * size
+    if serving:
+        return Split(most, serving, False, "one process, and as many servers as the others hold")
+    return Split(most, gpus, True, "one process, and its server next to it")
 
 
 def with_servers(run: Resolved, placement: GpuPlacement) -> Resolved:
@@ -135,52 +135,37 @@ def with_servers(run: Resolved, placement: GpuPlacement) -> Resolved:
     )
 
 
-def _placed(
-    request: LaunchRequest, run: Resolved, ranks: tuple[int, int]
-) -> tuple[Resolved, GpuPlacement]:
-    """Place a run, and return it with its servers. Raises ConfigError where none can be used."""
-    placement = place_ranks(request, run, ranks)
-    if placement.servers and not run.engine.is_remote:
-        raise ConfigError(
-            f"rollout.engine {run.rollout.engine} generates in the training process and uses no "
-            f"servers; leave out --split, or set rollout.engine vllm"
-        )
-    LOGGER.info("gpus: %s", placement)
-    return with_servers(run, placement), placement
-
-
 @contextmanager
-def on_gpus(request: LaunchRequest, run: Resolved, *, ranks: int) -> Iterator[Resolved]:
-    """Yield the run for one process that trains on ``ranks`` GPUs, with servers on the others.
-
-    Without --gpus it is unchanged.
-    """
-    if not request.gpus:
+def on_gpus(gpus: int, run: Resolved, *, ranks: int) -> Iterator[Resolved]:
+    """Yield the run for one process that trains on ``ranks`` GPUs, with servers on the others."""
+    if not gpus:
         yield run
         return
-    placed, placement = _placed(request, enable_servers(run), (ranks, ranks))
+    run = enable_servers(run)
+    placement = place_ranks(gpus, run, ranks)
+    LOGGER.info("gpus: %s", placement)
     with _visible_gpus(placement):
-        yield placed
+        yield with_servers(run, placement)
 
 
 def run_training(
     run: Resolved,
     folder: Path,
-    request: LaunchRequest,
+    gpus: int,
     recipe: Path | None,
     callbacks: Sequence[Callback],
     *,
     note: str = "",
     confirm: bool = True,
 ) -> None:
-    """Train by a recipe in this process, or on the GPUs of a request; without one, resume.
+    """Train by a recipe in this process, or on several GPUs; without a recipe, resume.
 
     ``note`` and ``confirm`` are those of the trainer, in this process. Raises RanksEnded for ranks
     that were started, and failed.
     """
     require_trainable(run)
     rows = check_sources(run.config, run.needed_fields)
-    if callbacks and request.gpus > 1:
+    if callbacks and gpus > 1:
         raise ConfigError("callbacks are called in one process; leave gpus out, or pass none")
 
     def train_here(run: Resolved) -> None:
@@ -197,10 +182,10 @@ def run_training(
             confirm=confirm,
         )
 
-    if not request.gpus:
+    if not gpus:
         with _interruption_named(folder):
             train_here(run)
-    elif status := train_on(request, run, folder, recipe, train_here):
+    elif status := train_on(gpus, run, folder, recipe, train_here):
         raise RanksEnded(folder, status)
 
 
@@ -217,18 +202,18 @@ def _interruption_named(folder: Path) -> Iterator[None]:
 
 
 def train_on(
-    request: LaunchRequest,
+    gpus: int,
     run: Resolved,
     folder: Path,
     recipe: Path | None,
     train: Callable[[Resolved], None],
 ) -> int:
-    """Train on the GPUs of a request, and return the exit status; one rank is ``train`` here."""
+    """Train on so many GPUs, and return the exit status; one rank is ``train`` in this process."""
     # A resumed run keeps the engine that run.json has.
     begun = run if recipe is None else enable_servers(run)
-    run, placement = _placed(request, begun, (1, request.gpus))
-    if recipe is None:
-        _require_same_engine(begun, placement, folder)
+    placement = place_ranks(gpus, begun, gpus)
+    LOGGER.info("gpus: %s", placement)
+    run = with_servers(begun, placement)
     config = run.config
 
     if recipe is not None:
@@ -307,52 +292,7 @@ def _visible_gpus(placement: GpuPlacement) -> Iterator[None]:
         os.environ.update(before)
 
 
-def _require_same_engine(run: Resolved, placement: GpuPlacement, folder: Path) -> None:
-    """Raise RunError where servers appear or are gone; the message names the split to resume."""
-    rollout, split = run.rollout, "TRAINERS+0"
-    if run.owns_servers:
-        split = "shared" if rollout.colocate else "TRAINERS+SERVERS"
-    has_servers = bool(placement.servers)
-    if has_servers != run.owns_servers or placement.shared != (split == "shared"):
-        raise RunError(
-            f"{folder} was started with rollout.engine {rollout.engine} and rollout.colocate "
-            f"{rollout.colocate}; go on with --split {split}"
-        )
-
-
-def _split(request: LaunchRequest, run: Resolved, ranks: tuple[int, int], size: int) -> Split:
-    """Return how many GPUs train, and how many serve, of which each server takes ``size``."""
-    fewest, most = ranks
-    gpus = request.gpus
-    if request.split is None:
-        if most == gpus:
-            return choose_split(run, gpus, server=size)
-        if most and not run.engine.is_remote:
-            return Split(most, 0, False, f'one process; rollout.engine is "{run.rollout.engine}"')
-        # GPUs that make no complete server stay idle.
-        serving = (gpus - most) // size * size
-        if serving:
-            return Split(
-                most, serving, False, "one process, and as many servers as the others hold"
-            )
-        return Split(most, gpus, True, "one process, and its server next to it")
-    if request.split == "shared":
-        return Split(min(gpus, most), gpus, True, "--split")
-
-    trainers, servers = map(int, request.split.split("+"))
-    if trainers + servers != gpus:
-        raise ConfigError(
-            f"--split {request.split} divides {trainers + servers} GPUs, and --gpus are {gpus}"
-        )
-    if not fewest <= trainers <= most:
-        allowed = f"{fewest}" if fewest == most else f"{fewest} to {most}"
-        raise ConfigError(
-            f"--split {request.split} has {trainers} trainers, and there are {allowed}"
-        )
-    return Split(trainers, servers, False, "--split")
-
-
-def _gpus_of_machine(request: LaunchRequest) -> tuple[list[str], float]:
+def _gpus_of_machine(gpus: int) -> tuple[list[str], float]:
     """Return the names of the GPUs, and bytes of the smallest; NO_GPU and 0 without any."""
     # In another process: one that has initialised CUDA cannot be pinned any more.
     # -P: without it, a file torch.py in the working directory would be imported.
@@ -360,12 +300,10 @@ def _gpus_of_machine(request: LaunchRequest) -> tuple[list[str], float]:
     found = subprocess.run(line, capture_output=True, text=True).stdout
     sizes = [float(size) for size in found.split()]
     if not sizes:
-        return [NO_GPU] * request.gpus, 0.0
-    if len(sizes) < request.gpus:
-        raise ConfigError(
-            f"--gpus {request.gpus} asks for more GPUs than the {len(sizes)} that are here"
-        )
+        return [NO_GPU] * gpus, 0.0
+    if len(sizes) < gpus:
+        raise ConfigError(f"--gpus {gpus} asks for more GPUs than the {len(sizes)} that are here")
     # torch numbers the GPUs that it sees from 0. The variable has their names, such as 4,5.
     named = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(len(sizes))))
     names = [name.strip() for name in named.split(",")]
-    return names[: request.gpus], min(sizes[: request.gpus])
+    return names[:gpus], min(sizes[:gpus])

@@ -1,7 +1,6 @@
 """Load balancing: assignment of a step's rows to ranks and micro-batches by their tokens.
 
-Row lengths differ by large factors, and a step takes as long as its slowest rank. The result does
-not depend on the assignment, since every row has its weight in the complete step.
+The result of a step does not depend on it: every row has its weight in the complete step.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,10 +28,7 @@ def balance_rows(
 def assign_rows(
     rollouts: Sequence[Rollout], ranks: int, limits: TrainConfig
 ) -> list[list[Rollout]]:
-    """Assign rollouts to ranks greedily: the most expensive first, each to the rank it loads least.
-
-    Every rank gets a rollout if there are enough. The result does not depend on the input order.
-    """
+    """Assign rollouts greedily: the most expensive first, each to the rank that it loads least."""
 
     def cost(part: Sequence[Rollout]) -> int:
         return sum(token_passes(micro) for micro in micro_batches(part, limits))
@@ -55,9 +51,8 @@ def token_passes(micro: Sequence[Rollout]) -> int:
 def micro_batches(rollouts: Sequence[Rollout], limits: TrainConfig) -> Iterator[list[Rollout]]:
     """Group rollouts of similar length, the longest first, so that there is little padding.
 
-    A group has at most ``train.micro_batch_size`` rows and ``train.micro_batch_tokens`` tokens,
-    padding included. A rollout over that limit is a group by itself. The turns of a conversation
-    are together, and each that no other goes on is a row.
+    A group has at most ``train.micro_batch_size`` rows and ``train.micro_batch_tokens`` tokens with
+    padding, or is one rollout. Each turn that no other goes on is a row.
     """
     group: list[Rollout] = []
     for rollout in sorted(rollouts, key=_width, reverse=True):

@@ -15,10 +15,9 @@ ON_POLICY = {"off_policy_kl": 0.0, "off_policy_ess": 1.0, "off_policy_max": 1.0}
 
 
 def logprob_mismatches(scored: Sequence[Rollout]) -> list[float]:
-    """|log p_engine − log p_trainer| of the sampled tokens at temperature 1, in nats, sorted.
+    """Return |log p_engine − log p_trainer| of the sampled tokens at temperature 1, nats, sorted.
 
-    Uses every token; off-policy, only tokens with behavior log-probs. Of stored completions, none:
-    the trainer does not have the policy that sampled them; nor of an engine without log-probs.
+    Off-policy, of tokens with behavior log-probs; of stored completions none.
     """
     gaps: list[float] = []
     for s in scored:
@@ -60,10 +59,7 @@ def off_policy_metrics(scored: Sequence[Rollout]) -> dict[str, float]:
 
 
 def check_logprob_mismatch(scored: Sequence[Rollout], bound: float, step: int) -> None:
-    """Raise LogprobMismatchError if an engine's mean log-prob mismatch exceeds ``bound`` nats.
-
-    Each source of completions is checked separately, so that one wrong server among many is found.
-    """
+    """Raise LogprobMismatchError if the mean mismatch of a source is over ``bound`` nats."""
     for source in sorted({s.completion.source for s in scored}):
         gaps = logprob_mismatches([s for s in scored if s.completion.source == source])
         if not gaps:

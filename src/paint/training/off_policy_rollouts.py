@@ -7,7 +7,7 @@ reproducible: how old the completions of a step are does not depend on which par
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -32,32 +32,18 @@ Finish = Callable[[Engine, Sequence[int], list[Completion], Clock], list[Rollout
 """Rollouts from this rank's completions of some steps, with the engine that sampled them."""
 
 
+@dataclass
 class OffPolicyRollouts(ABC):
-    """The rollouts of the steps to come. All ranks call each method together.
+    """The rollouts of the steps to come. All ranks call each method together."""
 
-    Args:
-        request: the request of a step, by its index.
-        finish: makes rollouts; it may sample again (``rollout.max_attempts``).
-        behind: k, how many updates old completions may be (``rollout.off_policy_steps``).
-        steps: of the run; no completions are requested beyond them.
-        measured: rows of a step, on each rank, that are scored under the behavior policy.
-    """
-
-    def __init__(
-        self,
-        policy: Policy,
-        engine: Engine,
-        request: Callable[[int], Request],
-        finish: Finish,
-        *,
-        behind: int,
-        steps: int,
-        measured: int,
-    ) -> None:
-        self.policy, self.engine = policy, engine
-        self._request, self._finish = request, finish
-        self._behind, self._steps, self._measured = behind, steps, measured
-        self._behavior_adapters: dict[int, list[Tensor]] = {}  # by step
+    policy: Policy
+    engine: Engine
+    request: Callable[[int], Request]  # of a step, by its index
+    finish: Finish  # makes rollouts; it may sample again (``rollout.max_attempts``)
+    behind: int  # k, how many updates old completions may be (``rollout.off_policy_steps``)
+    steps: int  # of the run; no completions are requested beyond them
+    measured: int  # rows of a step, on each rank, that are scored under the behavior policy
+    _behavior_adapters: dict[int, list[Tensor]] = field(default_factory=dict)  # by step
 
     @abstractmethod
     def get(self, step: int, clock: Clock) -> list[Rollout]:
@@ -79,7 +65,7 @@ class OffPolicyRollouts(ABC):
         turned = [*rollouts[start:], *rollouts[:start]]
         # Of equal keys a dict keeps the last value, so reversed: the first row of each source.
         firsts = list({r.completion.source: r for r in reversed(turned)}.values())
-        chosen = (firsts + [r for r in turned if r not in firsts])[: self._measured]
+        chosen = (firsts + [r for r in turned if r not in firsts])[: self.measured]
 
         with restoring(self.policy):
             set_trained(self.policy, self._behavior_adapters[step])
@@ -118,7 +104,7 @@ class AsyncRollouts(OffPolicyRollouts):
     @cached_property
     def _engines(self) -> list[Engine]:
         # A client has one adapter. The client of step t is free again for step t + k.
-        return [self.engine.fork() for _ in range(self._behind)]
+        return [self.engine.fork() for _ in range(self.behind)]
 
     def get(self, step: int, clock: Clock) -> list[Rollout]:
         with clock("wait"):
@@ -131,15 +117,15 @@ class AsyncRollouts(OffPolicyRollouts):
             }
             completions = self._pending.pop(step)()
         # The step's client still has the adapter that sampled them.
-        engine = self._engines[step % self._behind]
-        rollouts = self._finish(engine, [step], completions, clock)
+        engine = self._engines[step % self.behind]
+        rollouts = self.finish(engine, [step], completions, clock)
         with clock("submit"):
             # Before this step's update: the completions are then exactly k updates old.
-            self._submit(step + self._behind)
+            self._submit(step + self.behind)
         return rollouts
 
     def pending(self, done: int) -> range:
-        return range(done, done + self._behind)
+        return range(done, done + self.behind)
 
     def restore(self, checkpoint: Path) -> None:
         super().restore(checkpoint)
@@ -154,10 +140,10 @@ class AsyncRollouts(OffPolicyRollouts):
         self._send(step)
 
     def _send(self, step: int) -> None:
-        if step < self._steps:
-            engine = self._engines[step % self._behind]
+        if step < self.steps:
+            engine = self._engines[step % self.behind]
             engine.sync_weights()
-            self._pending[step] = engine.submit(*self._request(step))
+            self._pending[step] = engine.submit(*self.request(step))
 
 
 class BatchedRollouts(OffPolicyRollouts):
@@ -197,17 +183,17 @@ class BatchedRollouts(OffPolicyRollouts):
         return range(done, group.stop if is_sampled else done)
 
     def _group_of(self, step: int) -> range:
-        first = step - step % (self._behind + 1)
-        return range(first, first + self._behind + 1)
+        first = step - step % (self.behind + 1)
+        return range(first, first + self.behind + 1)
 
     def _sample(self, group: range, clock: Clock) -> None:
         """Sample the completions of a group's steps, but of none beyond the run's last one."""
-        steps = range(group.start, min(group.stop, self._steps))
+        steps = range(group.start, min(group.stop, self.steps))
         prompts: list[list[int]] = []
         seeds: list[int] = []
         counts = []
         for step in steps:
-            prompts_of_step, sampling, seeds_of_step = self._request(step)
+            prompts_of_step, sampling, seeds_of_step = self.request(step)
             prompts += prompts_of_step
             seeds += seeds_of_step
             counts.append(len(prompts_of_step))
@@ -219,7 +205,7 @@ class BatchedRollouts(OffPolicyRollouts):
         # The phase has sampled all steps of the group: its tokens per second are of them all.
         tokens = sum(len(completion.ids) for completion in completions)
         clock.tokens["rollout"] = sum(all_gather_objects([tokens]))
-        rollouts = self._finish(self.engine, steps, completions, clock)
+        rollouts = self.finish(self.engine, steps, completions, clock)
         self._rollouts.clear()
         start = 0
         for step, count in zip(steps, counts, strict=True):

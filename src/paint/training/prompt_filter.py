@@ -221,11 +221,10 @@ class _PromptCheck:
         elif self.run.learns_solutions:
             kind = f"{kind}, or a prompt with its solution,"
         raise DataError(
-            f"{self.place(problem)} makes a {kind} of {length} tokens, over the "
-            f"limit of {self.limit} (data.max_prompt_tokens {data.max_prompt_tokens}, or the "
-            f"model's {position_limit(self.policy.base.config)} positions less "
-            f"rollout.max_new_tokens {reserved_tokens(self.run)}); shorten it, change the limit, "
-            f"or pass --data.on-bad-row skip"
+            f"{self.place(problem)} makes a {kind} of {length} tokens, over the limit of "
+            f"{self.limit} (data.max_prompt_tokens {data.max_prompt_tokens}, or the model's "
+            f"{position_limit(self.policy.base.config)} positions less rollout.max_new_tokens "
+            f"{reserved_tokens(self.run)}); shorten it, or pass --data.on-bad-row skip"
         )
 
 
@@ -304,8 +303,7 @@ def print_first_prompts(
 ) -> FirstPrompts:
     """Print the prompts of student and teacher of a problem, before there is a completion.
 
-    What the teacher reads then is hidden as for a completion that shares nothing with it. Contexts
-    are None for a method without a teacher that reads any.
+    The teacher's is that of a completion without overlap; contexts are None without a teacher.
     """
     student = policy.student_prompt(problem)
     _print_prompt(display, policy, "first student prompt", student)

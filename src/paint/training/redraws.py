@@ -38,15 +38,10 @@ def draw_until_right(
     learns_from: LearnsFrom,
     most: int,
 ) -> list[Rollout]:
-    """This rank's rollouts, graded, of the first attempt that teaches something of their problem.
+    """Return this rank's rollouts, graded, of the first attempt that teaches of their problem.
 
-    All ranks call it together, and a problem's rollouts may lie on several.
-
-    Args:
-        rollouts: those of the first attempt.
-        problems: a key of the problem of each rollout.
-        learns_from: as of an ``Algorithm``.
-        most: attempts at a problem, the first included.
+    All ranks call it together. ``problems`` has a key of each rollout's problem, of which ``most``
+    attempts are made, the first included.
     """
     kept = grade(list(rollouts))
     tokens = [[len(r.completion.ids)] for r in kept]

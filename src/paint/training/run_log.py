@@ -74,10 +74,7 @@ def entered(
 
 
 def new_run(config: Config, folder: Path, facts: Mapping[str, Any]) -> str:
-    """Fill a new run's folder, and write run.json with the ``facts`` (paint.training.opening).
-
-    Returns why a run that names code is not noted as the user's own (paint.core.trust), or "".
-    """
+    """Fill a new run's folder; return why it is not noted as the user's own, or ""."""
     table = to_table(config)
     if (folder / "run.json").exists():
         raise RunError(

@@ -26,10 +26,7 @@ from paint.training.train_step import (
 
 
 def reference(setup: Setup, row: int, problem: Problem) -> Rollout:
-    """Return the solution in place of a completion, ended as the template does.
-
-    Of a conversation, all turns of the assistant.
-    """
+    """Return the solution, or the turns of a written conversation, in place of a completion."""
     policy = setup.policy
     if problem.conversation:
         whole = written_conversation(policy, problem, problem.conversation, "reference")
@@ -51,11 +48,7 @@ def score_reference(setup: Setup, rollouts: Sequence[Rollout]) -> Scores:
 def add_gradient_of_solutions(
     setup: Setup, batch: Batch, step_index: int, clock: Clock
 ) -> dict[str, float]:
-    """Add the gradient of w ℓ_SFT, so that the update of the step is that of ℓ + w ℓ_SFT.
-
-    Returns w and ℓ_SFT, on other ranks than the first of their own solutions; {} without
-    objective.sft_weight.
-    """
+    """Add the gradient of w ℓ_SFT to that of the step; return w and this rank's ℓ_SFT."""
     config, ranks = setup.config, setup.accelerator.num_processes
     if not config.objective.has_sft:
         return {}

@@ -13,12 +13,8 @@ LONG = 3600.0
 class LongWork:
     """Told the seconds of a training by its first step (``Display.on_estimate``), once.
 
-    Args:
-        display: on which the work is told, and the question asked.
-        label: of the training that is timed, where it is one of several.
-        trainings: that take as long.
-        confirm: go on without a question.
-        then: what the user may do after a "no".
+    With a ``label`` it is one of several ``trainings``. ``confirm`` goes on without a question;
+    ``then`` says what the user may do after a "no".
     """
 
     display: Display

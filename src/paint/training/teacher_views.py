@@ -74,10 +74,7 @@ def fitting_view(
 
 
 def count_teacher_tokens(policy: Policy, contexts: Contexts) -> CountTokens:
-    """Return what counts the teacher's tokens behind a conversation so far, at most.
-
-    The context is all that the problem's own row gives.
-    """
+    """Return what counts the tokens of the teacher's longest prompt behind a conversation."""
     longest: dict[str, str] = {}
     # The paper's wording of a complete solution is the shorter one.
     wordings = {False, bool(policy.prompts.teacher_complete)}
@@ -118,10 +115,7 @@ def view_with_context(
     request: str = "",
     conversation: Conversation | None = None,
 ) -> TeacherPrompt:
-    """Return the teacher's prompt (x, ỹ*) with a context, a rationale and the request for it.
-
-    Of a conversation, there is one for each turn.
-    """
+    """Return the teacher's prompt (x, ỹ*) of each turn, with a rationale and its request."""
 
     def prompt(then: Sequence[Mapping[str, Any]] = ()) -> list[int]:
         return policy.teacher_prompt(
@@ -143,10 +137,7 @@ def view_with_context(
 
 
 def with_shared_beginning(rollouts: Sequence[Rollout]) -> list[Rollout]:
-    """Return a step's rollouts with the number of tokens with which all teacher prompts begin.
-
-    It is that of all ranks, so that no state depends on micro-batches or ranks.
-    """
+    """Return the rollouts with the number of tokens with which all ranks' teacher prompts begin."""
     mine = [prompt for r in rollouts for prompt, _ in r.teacher_parts]
     shared = shared_length(all_gather_objects(mine))
     return [
@@ -156,10 +147,7 @@ def with_shared_beginning(rollouts: Sequence[Rollout]) -> list[Rollout]:
 
 
 def prompt_limit(model: PreTrainedConfig, run: Resolved) -> int:
-    """Return the most tokens of a prompt: ``data.max_prompt_tokens``, or what a completion leaves.
-
-    Raises ConfigError where a completion leaves no room.
-    """
+    """Return the most tokens of a prompt. Raises ConfigError where a completion leaves no room."""
     model_limit = position_limit(model)
     limit = min(run.config.data.max_prompt_tokens, model_limit - reserved_tokens(run))
     if limit < 1:
@@ -174,10 +162,7 @@ def prompt_limit(model: PreTrainedConfig, run: Resolved) -> int:
 def require_prompt_fits(
     prompt: Sequence[int], problem: Problem, policy: Policy, run: Resolved
 ) -> None:
-    """Raise DataError for a teacher prompt over the limit.
-
-    Problems are measured once; a context may depend on the step's seed or completions.
-    """
+    """Raise DataError for a teacher prompt over the limit, by a context of this step."""
     limit = prompt_limit(policy.base.config, run)
     if len(prompt) > limit:
         raise DataError(

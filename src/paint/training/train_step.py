@@ -124,10 +124,8 @@ class NothingGradedError(PaintError):
 def generate_rollouts(setup: Setup, batch: Batch, step_index: int, clock: Clock) -> list[Rollout]:
     """Sample one completion for every row from the student; off-policy, from an earlier student.
 
-    For an algorithm with ``needs_grades`` these are the completions that have a reward.
-
-    Source: Algorithm 1, 'Sample one student rollout'. Raises GradingError as ``add_grades``, and
-    NothingGradedError where no completion is left.
+    For an algorithm with ``needs_grades`` these have a reward. Source: Algorithm 1, 'Sample one
+    student rollout'. Raises GradingError, and NothingGradedError where none is left.
     """
     off_policy = setup.off_policy_rollouts
     if off_policy is None:
@@ -196,11 +194,7 @@ def rollouts_of(
     completions: Sequence[Completion],
     clock: Clock,
 ) -> list[Rollout]:
-    """Return the rollouts of these rows' completions, or of those of another attempt.
-
-    The engine still has the weights that sampled. With ``rollout.max_attempts`` above 1 the
-    rollouts are graded.
-    """
+    """Return the rollouts of these rows' completions; of several attempts, graded ones."""
     settings = setup.config.rollout
     rollouts = list(map(partial(_rollout, setup), rows, completions))
     if settings.max_attempts == 1:
@@ -321,10 +315,8 @@ def graded(setup: Setup, rollouts: Sequence[Rollout]) -> list[Rollout]:
 def set_ungraded_aside(setup: Setup, rollouts: Sequence[Rollout]) -> list[Rollout]:
     """Return this rank's rollouts that have a reward; the others are kept in ``setup.ungraded``.
 
-    A call of the grader that failed says nothing of a completion. With the reward 0 it would move
-    the baseline of its group, and be learned from.
-
-    Raises NothingGradedError, on all ranks, where too few are left to learn from.
+    A failed call says nothing: with the reward 0 it would move the baseline of its group. Raises
+    NothingGradedError, on all ranks, where too few are left to learn from.
     """
     graded: list[Rollout] = []
     setup.ungraded.clear()
@@ -353,8 +345,7 @@ def accumulate(
 ) -> list[Rollout]:
     """Add up the gradient of the step's loss over micro-batches, with rows balanced over ranks.
 
-    The clock is told which share of the work is done. Returns the scored rollouts in the order of
-    their rows (``StepResult``).
+    Returns the scored rollouts by their rows; the clock is told the share that is done.
     """
     accelerator, config = setup.accelerator, setup.config
     # Here, with the long timeout: that of the sums below, which are of tensors, is short.
@@ -408,10 +399,7 @@ def split_scores(config: Config, micro: Sequence[Rollout], scores: Scores) -> li
 
 
 def update(setup: Setup, step_index: int) -> float:
-    """Step the optimizer with the accumulated gradient, and update the teacher.
-
-    Returns the norm of the gradient before clipping. Raises NonFiniteError, before any update.
-    """
+    """Update student and teacher by the accumulated gradient; return its norm before clipping."""
     trainable, config = setup.policy.trainable, setup.config
     sum_gradients(setup.accelerator, trainable)
     # After the sum: the norm is of the complete step, whatever the ranks and micro-batches.

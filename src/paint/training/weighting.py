@@ -91,10 +91,7 @@ def learn_from(
     step_index: int,
     clock: Clock,
 ) -> StepResult:
-    """Update on the completions of these rows; the others are returned without values.
-
-    The loss is the mean over these rows. Without any, nothing is updated.
-    """
+    """Update by the mean loss of these rows; without any, nothing. Others have no values."""
     others = sorted(set(all_gather_objects([r.row for r in rollouts])) - rows)
     # Each rank needs a row for its passes: where there are too few, others fill up with weight 0.
     spare = others[: max(setup.accelerator.num_processes - len(rows), 0)]

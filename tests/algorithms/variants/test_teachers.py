@@ -14,14 +14,12 @@ from paint.algorithms.variants.anchored import Anchored
 from paint.algorithms.variants.reason_first import ReasonFirst
 from paint.config.recipe import find_recipe, shipped_recipes
 from paint.config.run_folder import read_metrics
-from paint.config.schema import ConfigError
 from paint.data.problems import Problem
 from paint.inference.engine import derive_seed, sampling_from
 from paint.inference.local import LocalEngine
 from paint.models.policy import load_policy
 from paint.models.weights import load_trained
 from paint.objective.masking import mask_solution
-from paint.resolve.check import check_config
 from runs import changed, stored, train, variant
 
 PROBLEMS = 40
@@ -134,10 +132,3 @@ def test_train_anchored_target_interpolates_logits_of_teacher_and_base(tmp_path:
         assert not torch.allclose(hidden, moved, atol=0.01)  # the first step moved the student
     found = read_metrics(tmp_path)[1]["kl"]
     assert found == pytest.approx(sum(expected) / len(expected), rel=1e-3)
-
-
-def test_anchored_without_base_model_is_refused() -> None:
-    sections: dict[str, Any] = {"teacher": {"weights": "ema"}, "model": {"train_mode": "full"}}
-    config = changed("demo-paint", TINY, variant(Anchored), sections)
-    with pytest.raises(ConfigError, match=r"weights must be frozen .*got ema.*base .*not kept"):
-        check_config(config)

@@ -12,7 +12,6 @@ from paint.algorithms.variants import on_correct
 from paint.algorithms.variants.answer import AnswerAlone
 from paint.algorithms.variants.by_verdict import ByVerdict
 from paint.algorithms.variants.entropy_gap import EntropyGap
-from paint.algorithms.variants.oasis import Oasis
 from paint.algorithms.variants.on_correct import OnCorrect
 from paint.config.run_folder import read_metrics
 from paint.config.schema import Config, ConfigError, ObjectiveConfig
@@ -21,7 +20,6 @@ from paint.data.problems import Problem
 from paint.grading.contract import Grade
 from paint.inference.engine import Completion
 from paint.inference.rollouts import Rollout
-from paint.resolve.check import check_config
 from paint.training import train_step
 from paint.training.token_log import read_tokens, tokens_path
 from paint.training.train_step import Setup
@@ -223,16 +221,6 @@ def test_train_step_without_weight_updates_nothing(
     ]
     # Momentum of the first step moves nothing in the second.
     assert_same(adapter(tmp_path / "run", 1), adapter(tmp_path / "run", 2))
-
-
-def test_config_variants_by_verdict_need_grades_and_gold_answers() -> None:
-    for algorithm in (OnCorrect, ByVerdict, Oasis):
-        config = small(variant(algorithm)).changed("grading", grader=("none",))
-        with pytest.raises(ConfigError, match=r"grading.grader must be other .*which needs grades"):
-            check_config(config)
-    for grader, needs in (("math", True), ("extensions.length_grader:grade", False)):
-        config = small(variant(OnCorrect)).changed("grading", grader=(grader,))
-        assert ("answer" in check_config(config).needed_fields) == needs
 
 
 def test_mean_one_by_completion_divides_by_mean_of_counted_tokens() -> None:

@@ -4,8 +4,6 @@
 
 p_base is the model before training, which has not read the context. With k = 1 there is nothing to
 learn. Costs one more forward pass.
-
-    paint train paint-anchored --model.path MODEL --data.path FILE
 """
 
 from collections.abc import Sequence

@@ -2,8 +2,6 @@
 
     D_i = Σ_n w_n D_n / Σ_n w_n of a completion,     w_n = 1 within the last box, else 0
 
-    paint train paint-answer --model.path MODEL --data.path FILE
-
 A completion without a box teaches nothing.
 """
 

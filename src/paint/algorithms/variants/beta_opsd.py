@@ -8,8 +8,6 @@ p̃ and G_n are held fixed. With γ = 0 it is reverse KL to p̃ by the sampled t
 token answer for those that follow it. PAINT's interpolation is the same at few tokens. Source:
 β-OPSD, https://arxiv.org/abs/2607.28582.
 
-    paint train beta-opsd --model.path MODEL --data.path FILE
-
 ``teacher_weight`` is w, and ``kl`` the mean of ρ_n. objective.divergence, the clip and the
 interpolation do not apply.
 """

@@ -3,8 +3,6 @@
     target logits = z + s (z − z'),     z with context.source, z' with ``against``, s = strength
 
 What both contexts change alike, such as style, cancels.
-
-    paint train paint-contrast --model.path MODEL --data.path FILE
 """
 
 from collections.abc import Sequence

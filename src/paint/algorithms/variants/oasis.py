@@ -5,8 +5,6 @@
 Source: OASIS, Overcoming Scaling Limits in On-Policy Self-Distillation for LLM Reasoning,
 https://arxiv.org/abs/2609.37915. Its teacher reads another rollout of the problem (context.source).
 
-    paint train oasis --model.path MODEL --data.path FILE
-
 ``kept_completions`` counts the completions that are learned from.
 """
 

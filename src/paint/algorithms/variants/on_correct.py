@@ -2,8 +2,6 @@
 
     loss = Σ_i w_i D_i / Σ_i w_i,     w = correct_weight where the grader accepts, else wrong_weight
 
-    paint train paint-on-correct --model.path MODEL --data.path FILE
-
 ``loss_weight`` is w over its mean.
 """
 

@@ -4,8 +4,6 @@
 
 Source: the paper's appendix 'Training Algorithm' names reason-first teachers and reports none; the
 wording is ours (paint.objective.messages.rationale_messages).
-
-    paint train paint-reason-first --model.path MODEL --data.path FILE
 """
 
 from collections.abc import Sequence

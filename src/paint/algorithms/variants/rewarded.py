@@ -3,8 +3,6 @@
     loss = ℓ(x, y*) + w ℓ_GRPO,     w = reward_weight
 
 ``grpo_loss`` is ℓ_GRPO without w.
-
-    paint train paint-rewarded --model.path MODEL --data.path FILE
 """
 
 from collections.abc import Sequence

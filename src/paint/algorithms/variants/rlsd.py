@@ -5,8 +5,6 @@
 The reward decides the direction of an update, the teacher only its size. λ may go linearly from one
 value to another. Source: Self-Distilled RLVR, https://arxiv.org/abs/2604.03128.
 
-    paint train rlsd --model.path MODEL --data.path FILE
-
 ``teacher_weight`` is λ.
 """
 

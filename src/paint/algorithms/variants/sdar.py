@@ -6,8 +6,6 @@ g_n is held fixed, so that the gradient is −c g_n ∇ log p_S(ŷ_n): every sam
 likelier, most of all those that the teacher is surer of. Source: Self-Distilled Agentic
 Reinforcement Learning, https://arxiv.org/abs/2605.15155.
 
-    paint train sdar --model.path MODEL --data.path FILE
-
 ``sdar_loss`` is the mean of g_n Δ_n, ``gate`` that of g_n.
 """
 

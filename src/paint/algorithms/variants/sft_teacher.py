@@ -2,8 +2,6 @@
 
     y ~ p_T(· | x, y*),     L = −mean of log p_S(y_n | x, y_<n)
 
-    paint train sft-teacher --model.path MODEL --data.path FILE
-
 The teacher answers anew in each step, in this process. ``teacher_gap`` is what its own answer costs
 the student: the mean of log p_T(y_n | x, y*, y_<n) − log p_S(y_n | x, y_<n), in nats a token.
 """

@@ -5,8 +5,6 @@
 The mistake is a completion's own wrong answer; for a right one, the commonest of its group. A_n
 never has another sign than A. Source: Self-Instructing Policy Optimization,
 https://arxiv.org/abs/2609.36742; theirs does not divide advantages by their deviation.
-
-    paint train sipo --model.path MODEL --data.path FILE
 """
 
 from collections import Counter

@@ -5,8 +5,6 @@
 
 Source: On-Policy Self-Distillation without Any Supervision, https://arxiv.org/abs/2608.06296.
 Answers agree where their texts are equal; of equal votes the shortest completion's wins.
-
-    paint train u-opsd --model.path MODEL --data.path FILE
 """
 
 from collections import Counter

@@ -128,17 +128,9 @@ Callbacks = Annotated[
 Gpus = Annotated[
     int,
     arg(
-        help="GPUs of this machine, in [0, 9999], divided into ranks that train and vLLM servers "
-        "(docs/how-to/several-gpus.md); without any GPU here, so many processes without one. 0: "
-        "this process alone."
-    ),
-]
-
-GpuSplit = Annotated[
-    str | None,
-    arg(
-        help="With --gpus: how many train and how many serve, such as 4+4, or shared, by which all "
-        "do both in turns. None: as `paint plan` divides them."
+        help="GPUs of this machine, divided into ranks that train and vLLM servers by "
+        "rollout.server_gpus, or as `paint plan` divides them (docs/how-to/several-gpus.md); "
+        "without any GPU here, so many processes without one. 0: this process alone."
     ),
 ]
 
