@@ -11,7 +11,6 @@ import pytest
 
 from paint.config.schema import ConversationConfig
 from paint.core.credentials import read_references
-from paint.core.errors import ConfigError
 from paint.core.extensions import OptionTable, spec_of
 from paint.inference.episodes import Answer, Episode, Episodes, Opening
 from paint.resolve.environments import tools_of
@@ -186,27 +185,6 @@ def test_episodes_tools_that_fail_are_answered_by_their_error() -> None:
         assert episode.grade is None  # a dead tool is no failure of the conversation
 
 
-def test_episodes_environment_that_fails_leaves_no_reward() -> None:
-    class Dead:
-        reward = 1.0
-
-        def step(self, messages: Any, completion: str) -> Any:
-            raise OSError("gone")
-
-    class Unborn(Dead):
-        def reset(self, row: Any, seed: int) -> None:
-            raise KeyError("room")
-
-    for kind, fault in ((Dead, "step failed: OSError: gone"), (Unborn, "reset failed: KeyError")):
-        with Episodes(settings(environment=kind)) as episodes:
-            [(episode, _)] = episodes.open([{}], [0])
-            if kind is Dead:
-                assert episodes.step([(episode, [USER], "")])[0].messages is None
-            assert episode.grade is not None
-            assert (episode.grade.reward, episode.grade.failed) == (None, True)
-            assert fault in episode.grade.reason
-
-
 def test_episodes_reward_of_an_array_of_one_number_is_that_number() -> None:
     class Odd:
         def step(self, messages: Any, completion: str) -> None:
@@ -269,16 +247,3 @@ def test_episodes_reward_that_is_no_number_counts_as_a_failure(reward: Any) -> N
         episodes.step([(episode, [USER], "")])
         assert episode.grade is not None
         assert episode.grade.failed
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"environment": "nowhere:Desk"}, "nowhere cannot be imported"),
-        ({"environment": spec_of(broken)}, "has neither step nor reset"),
-        ({"tools": (spec_of(Desk),)}, "no function"),
-    ],
-)
-def test_episodes_of_what_is_none_are_refused(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        Episodes(ConversationConfig(**changes))
