@@ -221,6 +221,17 @@ def test_episodes_environment_that_fails_leaves_no_reward() -> None:
             assert fault in episode.grade.reason
 
 
+def test_episodes_reward_of_an_array_of_one_number_is_that_number() -> None:
+    class Odd:
+        def step(self, messages: Any, completion: str) -> None:
+            self.reward = np.float32(0.25)
+
+    with Episodes(settings(environment=Odd)) as episodes:
+        [(episode, _)] = episodes.open([{}], [0])
+        episodes.step([(episode, [USER], "")])
+        assert grade_of(episode) == (0.25, "")
+
+
 def test_episodes_hide_secrets_in_all_that_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DESK_KEY", "s3cr3t-value")
     key = read_references("env:DESK_KEY")
