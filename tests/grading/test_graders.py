@@ -18,7 +18,7 @@ from paint.core.errors import ConfigError
 from paint.core.extensions import spec_of
 from paint.evaluation.grade import summarise
 from paint.grading.contract import Grade, Item
-from paint.grading.graders import find_grader
+from paint.grading.graders import find_grader, open_grader
 from reports import report_in, row_of
 from runs import changed, rows_of, stored, train
 
@@ -72,6 +72,12 @@ def test_choice_grader_compares_letters_and_fails_on_other_gold_answers() -> Non
     assert [grade.failed for grade in grades] == [False] * 5 + [True] * 2
     assert grades[5].reason == "the gold answer 'Paris' is no letter"
     assert unanswered == Grade(0.0, "no letter")
+
+
+def test_open_grader_of_one_name_with_a_weight_weighs_its_reward() -> None:
+    with open_grader(GradingConfig(grader=("exact",), weights=(0.5,))) as grader:
+        [grade] = grader.grade([Item("5", "5")])
+    assert grade.reward == 0.5
 
 
 def test_no_grader_gives_no_reward() -> None:

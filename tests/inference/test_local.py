@@ -81,6 +81,19 @@ def test_generate_ends_with_end_or_is_truncated(policy: Policy, problems: list[P
         assert short.truncated
         assert short.ids == long.ids[:10]
         assert len(short.log_probs) == 10
+    # The last token that a completion may have can be its end.
+    tight = dataclasses.replace(SHORT, max_new_tokens=len(whole[0].ids))
+    [exact] = LocalEngine(policy, batch_size=1).generate(prompts[:1], tight, [0])
+    assert (exact.ids, exact.truncated) == (whole[0].ids, False)
+
+
+def test_generate_with_more_candidates_than_are_looked_at_first_is_the_same(
+    policy: Policy, problems: list[Problem], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompts, hot = prompts_of(policy, problems, 4), Sampling(2.0, 0.95, -1, 12)
+    expected = LocalEngine(policy, batch_size=4).generate(prompts, hot, range(4))
+    monkeypatch.setattr("paint.inference.local.LIKELIEST", 1)
+    assert LocalEngine(policy, batch_size=4).generate(prompts, hot, range(4)) == expected
 
 
 def test_generate_ignores_generation_config_of_model(

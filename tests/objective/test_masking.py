@@ -94,6 +94,7 @@ def test_normalize_is_idempotent(text: str) -> None:
         (r"[asy] draw((17,23)--(x+1,y)); label(\"$42$\"); [/asy] See <img_3188>: $17$", ("17",)),
         ("Half of 1/4+1/8 is left.", (r"\frac{1}{4}+\frac{1}{8}", r"\frac{1}{4}", r"\frac{1}{8}")),
         ("It costs $5 and then\n\n$y=3x+1$", ("3x+1",)),
+        (r"So $1) x+1=3+4$.", ("3+4",)),  # a bracket that nothing opened
     ],
 )
 def test_anchors_match_expected(solution: str, expected: tuple[str, ...]) -> None:
@@ -146,6 +147,13 @@ def test_overlap_without_answer_excludes_boxed() -> None:
         assert overlap_metrics(completion, reference) == expected
 
 
+def test_overlap_by_words_is_the_share_of_the_solutions_threes() -> None:
+    completion = "So we add TWO, and no more than that."
+    measured = overlap_metrics(completion, "We add two and three.", words=True)
+    assert measured == {"overlap": pytest.approx(2 / 3)}
+    assert overlap_metrics(completion, "We add.", words=True) == {"overlap": 0.0}
+
+
 def test_anchors_are_limited_to_first_thousand() -> None:
     found = anchors(" ".join(f"$x+{i}$" for i in range(100, 2000)))
     assert found[:3] == ("x+100", "100", "x+101")
@@ -164,31 +172,31 @@ def test_overlap_with_itself_is_one(solution: str, completion: str) -> None:
 
 
 LONG = {
-    "boxes": r"\boxed{" * 100_000,
-    "dollars": "$" * 10**6,
-    "braces": "{" * 10**6,
-    "powers": "^" * 10**6,
-    "commas": "1," * 500_000,
-    "fractions": r"\frac{" * 160_000,
-    "a long answer": r"\boxed{" + "xy " * 300_000 + "x}" + "xy " * 30_000,
-    "indices": "_{a_{" * 200_000,
-    "nested indices": "_{" + "{a}_{b" * 150_000,
-    "letters in boxes": "x \x04 " + r"\boxed a " * 100_000,
-    "marks": "}$(\ud800\x03=\\ and then some more of it, " * 30_000,
-    "formulas": "".join(f"Let $x_{{{i}}}+{i}=\\frac{{{i}}}{{7}}$. " for i in range(30_000)),
+    "boxes": r"\boxed{" * 25_000,
+    "dollars": "$" * 250_000,
+    "braces": "{" * 250_000,
+    "powers": "^" * 250_000,
+    "commas": "1," * 125_000,
+    "fractions": r"\frac{" * 40_000,
+    "a long answer": r"\boxed{" + "xy " * 75_000 + "x}" + "xy " * 8_000,
+    "indices": "_{a_{" * 50_000,
+    "nested indices": "_{" + "{a}_{b" * 40_000,
+    "letters in boxes": "x \x04 " + r"\boxed a " * 25_000,
+    "marks": "}$(\ud800\x03=\\ and then some more of it, " * 8_000,
+    "formulas": "".join(f"Let $x_{{{i}}}+{i}=\\frac{{{i}}}{{7}}$. " for i in range(8_000)),
     # each number stands in all before it
-    "runs": " ".join("1" * length for length in range(600, 1, -1)),
+    "runs": " ".join("1" * length for length in range(400, 1, -1)),
 }
 
 
 @pytest.mark.parametrize("text", LONG.values(), ids=LONG)
-def test_overlap_and_masking_of_megabyte_are_fast(text: str) -> None:
+def test_overlap_and_masking_of_long_texts_are_fast(text: str) -> None:
     # CPU seconds, a limit that a quadratic step misses by far and a busy machine does not
     start = time.process_time()
     assert overlap(text, text) in (0.0, 1.0)
     for placement in ("suffix", "punctuation"):
         assert MARKER in mask_solution(text, 0.4, placement=placement)
-    assert time.process_time() - start < 10
+    assert time.process_time() - start < 3
 
 
 @given(st.floats(0, 1), st.floats(0, 0.999), st.floats(0, 0.999))
@@ -261,7 +269,9 @@ def test_mask_solution_random_depends_only_on_seed() -> None:
     ("solution", "ratio", "visible"),
     [
         ("First we add. Then we divide by two.", 0.3, "First we add."),
-        ("First we add. Then we divide by two.", 0.8, "First we"),  # no end in the second half
+        ("First we add. Then we divide by two.", 0.8, "First we"),  # no end
+        # no end in the second half of what is visible
+        ("One. Then we add all of them and divide it by two", 0.5, "One. Then we add all of t"),
         (
             "We know $a. B$ holds, it ends there. Fine then, all.",
             0.3,
