@@ -219,3 +219,23 @@ def test_options_of_the_environment_reach_the_grader_and_no_file(
         for secret in (KEY, URL, "als0-n0t"):
             assert secret.encode() not in written, path
             assert secret not in said
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--grading.options.api-key", "sk-SECRET"],
+        ["--grading.options.api-key=sk-SECRET"],
+        ["--grading.options.url", "http://user:SECRET@h/v1"],
+        ["--data.path", "https://user:SECRET@h/x"],
+        ["--rollout.server", "bash -c 'HF_TOKEN=SECRET exec vllm serve'"],
+    ],
+)
+def test_secret_on_the_line_is_refused_without_repeating_it(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    grader = ["--grading.grader", "extensions.key_grader:grade"]
+    assert main(["train", "demo-paint", *grader, *words]) == 2
+    said = "".join(capsys.readouterr())
+    assert "read it from the environment" in said
+    assert "SECRET" not in said
