@@ -178,3 +178,9 @@ def test_kept_answers_are_right_beside_the_same_references(kind: Kind) -> None:
     assert [row["solution"] for row in kept] == [row["solution"] for row in own]
     assert [row["answer"] for row in kept] == [row["answer"] for row in ROWS]
     assert [row["answer"] for row in own] != [row["answer"] for row in ROWS]
+
+
+def test_corrupt_rows_refuses_a_reference_of_another_problem() -> None:
+    [row, other, *_] = ROWS
+    with pytest.raises(ValueError, match="another reference"):
+        corrupt_rows([{**row, "solution": other["solution"]}], Corruption())

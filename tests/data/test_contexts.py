@@ -314,3 +314,8 @@ def test_feedback_without_grader_or_passing_over_is_refused(source: str) -> None
         check_config(config.changed("grading", grader=("none",)))
     with pytest.raises(ConfigError, match=rf"context.source must be without {source} with train"):
         check_config(config.changed("train", method="paint.algorithms.variants.anchored:Anchored"))
+
+
+def test_several_sources_are_joined_in_their_order() -> None:
+    context = shown(contexts("text", "answer", text="Rules"), PROBLEMS[3])
+    assert context == Context("Rules\n\nThe answer is $\\boxed{3}$.", True)

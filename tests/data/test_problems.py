@@ -1,16 +1,18 @@
 """Problems: every row that would train on nothing, or on the wrong thing, is refused or counted."""
 
+import csv
 import json
 from collections import Counter
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow
 import pyarrow.parquet
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from paint.config.schema import DataConfig
@@ -328,3 +330,36 @@ def test_read_problems_dotted_name_is_a_field_in_an_object(tmp_path: Path) -> No
     message = refusal(write(tmp_path, GOOD | inner), answer_field="reward_model.truth")
     assert 'field "reward_model.truth" is missing (fields of the row: ' in message
     assert "reward_model.ground_truth, reward_model.style" in message
+
+
+CHARACTERS = st.characters(exclude_categories=["Cs"])
+
+
+TEXT = st.text(CHARACTERS, min_size=1, max_size=30).filter(lambda text: text.strip())
+
+
+def first_words(row: tuple[str, str, str]) -> str:
+    return " ".join(row[0].split())
+
+
+@example([("p", "x\n" * 500_000, "1")])
+@given(st.lists(st.tuples(TEXT, TEXT, TEXT), min_size=1, max_size=8, unique_by=first_words))
+def test_read_problems_every_format_gives_same_problems(rows: list[tuple[str, str, str]]) -> None:
+    named: list[dict[str, Any]] = [
+        {"problem": p, "solution": s, "answer": a, "id": f"row {number}"}
+        for number, (p, s, a) in enumerate(rows)
+    ]
+    with TemporaryDirectory() as folder:
+        for path in write_all_kinds(Path(folder), named):
+            assert read(path) == ValidRows([Problem(**row) for row in named], {}), path.suffix
+
+
+def write_all_kinds(folder: Path, rows: list[dict[str, Any]]) -> list[Path]:
+    paths = [folder / f"p{suffix}" for suffix in (".jsonl", ".csv", ".parquet")]
+    paths[0].write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    with paths[1].open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]), quoting=csv.QUOTE_ALL)
+        writer.writeheader()
+        writer.writerows(rows)
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), paths[2])
+    return paths

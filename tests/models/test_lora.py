@@ -152,3 +152,15 @@ def _distance(found: list[Tensor], truth: list[Tensor]) -> float:
     """Norm of the difference of all tensors, over that of the truth."""
     a, b = (torch.cat([t.double().flatten() for t in tensors]) for tensors in (found, truth))
     return float((a - b).norm() / b.norm())
+
+
+def test_memory_efficient_lora_disabled_matches_peft() -> None:
+    policy = loaded("bfloat16")
+    states = policy.hidden_states(PROMPTS, COMPLETIONS)
+    with policy.model.disable_adapter():
+        off = policy.hidden_states(PROMPTS, COMPLETIONS)
+    with open_teacher(policy, TeacherConfig()).view():
+        assert torch.equal(policy.hidden_states(PROMPTS, COMPLETIONS), off)
+    untrained = load_policy(dataclasses.replace(DEMO, dtype="bfloat16"), seed=0)
+    assert torch.equal(off, untrained.hidden_states(PROMPTS, COMPLETIONS))
+    assert not torch.equal(off, states)

@@ -11,7 +11,7 @@ from conftest import DEMO
 from paint.models.policy import PolicyError, load_policy
 from paint.models.targets import describe_adapters, find_targets
 from paint.models.weights import load_trained, read_adapter_shape, save_trained
-from paint.resolve.structure import linear_layers, linear_modules
+from paint.resolve.structure import last_part, linear_layers, linear_modules
 from tiny_models import save_tiny, tiny_config, tiny_model
 
 
@@ -65,3 +65,10 @@ def test_load_policy_target_that_is_no_linear_layer_lists_those(
     config = replace(DEMO, path=path, lora_targets=(target,))
     with pytest.raises(PolicyError, match=rf"{target} is no linear layer .* those are {layers}"):
         load_policy(config, seed=0)
+
+
+def test_load_policy_adapts_named_conv1d_layers(tmp_path: Path) -> None:
+    path = save_tiny(tiny_config("gpt2"), tmp_path)
+    policy = load_policy(replace(DEMO, path=path, lora_targets=("c_attn",)), seed=0)
+    assert {last_part(name) for name in policy.adapted} == {"c_attn"}
+    assert "of c_attn; without adapters: c_fc, c_proj" in describe_adapters(policy.base)

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import pytest
 import torch
+from accelerate import Accelerator
 from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM
@@ -14,6 +15,7 @@ from conftest import DEMO, logits_alone, move
 from paint.config.run_folder import read_metrics
 from paint.config.schema import Config, TeacherConfig
 from paint.core.demo_files import MODEL
+from paint.grading.mathematics import MathGrader
 from paint.inference.engine import Sampling
 from paint.inference.local import LocalEngine
 from paint.models.policy import Policy, PolicyError, load_policy
@@ -21,6 +23,10 @@ from paint.models.teacher import FILE, open_teacher
 from paint.models.weights import load_trained, save_trained
 from paint.objective.fused import fused_paint_loss
 from paint.objective.loss import paint_loss
+from paint.resolve.check import check_config
+from paint.training import checkpoint
+from paint.training.run_log import append_metrics, new_run
+from paint.training.train_step import Setup
 from runs import assert_same, assert_same_history, changed, train, train_in_parts
 from tiny_models import save_tiny, tiny_config
 
@@ -421,3 +427,35 @@ def test_training_scores_with_configured_teacher(tmp_path: Path) -> None:
     # An average without memory is the student of this step, up to the order of its sums.
     assert losses["ema", 0.0][1] == pytest.approx(losses["live", 0.99][1], rel=1e-3)
     assert losses["frozen", 0.99][1] != pytest.approx(losses["live", 0.99][1], rel=1e-3)
+
+
+@pytest.mark.parametrize("config", [DEMO, FULL])
+def test_ema_teacher_checkpoint_is_exact_and_required(config: Any, tmp_path: Path) -> None:
+    policy = load_policy(config, seed=0)
+    optimizer = torch.optim.AdamW(policy.trainable)
+    teacher = open_teacher(policy, EMA)
+    for seed in range(2):
+        move(policy, seed, by=0.02)
+        teacher.follow(1)
+
+    with MathGrader() as grader:
+        engine, accelerator = LocalEngine(policy, batch_size=1), Accelerator()
+        setup = Setup(
+            check_config(small()), policy, teacher, [], engine, optimizer, accelerator, grader
+        )
+        new_run(setup.config, tmp_path, {"problems": "", "context": "", "model": {}})
+        append_metrics(tmp_path, {"step": 1})
+        saved = checkpoint.save(tmp_path, setup, 2)
+
+    other = load_policy(config, seed=7)
+    again = open_teacher(other, EMA)
+    checkpoint.restore(saved, other, torch.optim.AdamW(other.trainable), again)
+    assert all(torch.equal(again.own[name], value) for name, value in teacher.own.items())
+
+    with teacher.view(), again.view():
+        assert torch.equal(again.lm_head(hidden(other)), teacher.lm_head(hidden(policy)))
+    assert torch.equal(hidden(other), hidden(policy))
+
+    other = load_policy(replace(DEMO, lora_targets=("q_proj",)), seed=0)
+    with pytest.raises(PolicyError, match=r"model\.lora_targets"):
+        open_teacher(other, EMA).load(saved)

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from conftest import move
 from paint.config.schema import Dtype, ModelConfig
 from paint.evaluation.generate import checkpoint_digest
-from paint.models.exports import export_merged
+from paint.models.exports import export_adapter, export_merged
 from paint.models.policy import Policy, PolicyError, load_policy
 from paint.models.teacher import student_weights
 from paint.models.weights import (
@@ -140,3 +140,17 @@ def test_export_merged_reports_what_rounding_keeps(
     assert found.kept == pytest.approx(along / squares, abs=1e-4)
     assert found.error == pytest.approx((errors / squares) ** 0.5, rel=1e-2, abs=1e-4)
     assert (found.error > 0.01) == (dtype == torch.bfloat16)  # as float32 keeps nearly all
+
+
+def test_export_adapter_in_16_bits_keeps_nearly_all(trained: Policy, tmp_path: Path) -> None:
+    save_trained(trained, tmp_path / "trained")
+    for name, dtype in (("exact", torch.float32), ("rounded", torch.bfloat16)):
+        (tmp_path / name).mkdir()
+        found = export_adapter(tmp_path / "trained", tmp_path / name, dtype)
+        assert found.kept == pytest.approx(1, abs=1e-3)
+        assert (found.error > 1e-4) == (dtype == torch.bfloat16)
+    shape = json.loads((tmp_path / "rounded/adapter_config.json").read_text())
+    assert shape["lora_alpha"] == 16
+    path = "adapter_model.safetensors"
+    exact, rounded = (load_file(tmp_path / name / path) for name in ("exact", "rounded"))
+    assert all(torch.equal(rounded[name], value.bfloat16()) for name, value in exact.items())

@@ -35,6 +35,7 @@ from paint.core.extensions import OptionTable
 from paint.inference.decoders import StaticDecoder
 from paint.models.adapters import add_adapter
 from paint.models.layers import checkpoint_layers
+from paint.models.policy import load_policy
 from paint.resolve.check import check_config
 from paint.resolve.memory import (
     MESSAGE,
@@ -296,3 +297,30 @@ def test_server_memory_cache_is_what_weights_leave() -> None:
 
 def test_message_size_constant_matches_distributed() -> None:
     assert MESSAGE == MESSAGE_NUMBERS
+
+
+@pytest.mark.parametrize("lengths", [[60], [60, 25, 59]])
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_training_memory_saved_matches_real_model(checkpointing: bool, lengths: list[int]) -> None:
+    """Of real tensors, each distinct one that autograd saves and that is no parameter."""
+    model = ModelConfig(
+        path="demo", dtype="bfloat16", lora_rank=4, gradient_checkpointing=checkpointing
+    )
+    policy, shape = load_policy(model, seed=0), shape_of("demo")
+    parameters = {p.untyped_storage().data_ptr() for p in policy.model.parameters()}
+    saved: dict[int, Tensor] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        if tensor.untyped_storage().data_ptr() not in parameters:
+            saved[tensor.untyped_storage().data_ptr()] = tensor
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        policy.hidden_states([[1] * n for n in lengths], [[2] * 40 for _ in lengths])
+    found = sum(tensor.untyped_storage().nbytes() for tensor in saved.values())
+
+    config = Config(model=model)
+    planned = memory_of(config, shape, Rows(len(lengths), 60, 60, 40)).saved
+    if checkpointing:  # one layer is computed again, later
+        planned -= 100 * len(lengths) * saved_by_layer(config, shape)
+    assert found == pytest.approx(planned, rel=0.05)

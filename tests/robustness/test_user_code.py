@@ -7,6 +7,7 @@ raise anything but an error of the package.
 import asyncio
 import concurrent.futures
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -427,3 +428,32 @@ def test_cancelled_wait_cancels_the_users_coroutine() -> None:
 
     asyncio.run(ask())
     assert ended == ["cleaned up"]
+
+
+FORKS = """
+import os
+from paint.config.schema import ConversationConfig
+from paint.core.extensions import spec_of
+from paint.inference.episodes import Episodes
+
+def fork():
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+    return "parent" if child else "child"
+
+async def async_fork():
+    return fork()
+
+tools = (spec_of(fork, "fork", "table"), spec_of(async_fork, "async_fork", "table"))
+with Episodes(ConversationConfig(tools=tools)) as episodes:
+    [(episode, _)] = episodes.open([{}], [0])
+    for name in ("fork", "async_fork"):
+        print([result.text for result in episodes.call([(episode, name, {})])])
+"""
+
+
+def test_child_that_a_tool_forks_ends_with_the_tool() -> None:
+    line = [sys.executable, "-c", FORKS]
+    found = subprocess.run(line, capture_output=True, text=True, timeout=60)
+    assert (found.stdout, found.stderr) == ("['parent']\n" * 2, "")

@@ -20,7 +20,7 @@ from paint.core.extensions import spec_of
 from paint.data.contexts import Attempt, Context, Contexts
 from paint.data.problems import DataError, Problem, read_problems
 from paint.data.readers import Number
-from paint.grading.contract import Grade
+from paint.grading.contract import Grade, GradingError
 from paint.grading.graders import open_grader
 from paint.inference.conversations import open_conversations, written_conversation
 from paint.inference.engine import (
@@ -496,3 +496,17 @@ def test_written_conversation_over_the_limit_is_refused_with_all_that_its_rows_h
     last = written.conversation.turns[-1]
     assert 0 <= longest.reference - (len(last.prompt) + last.length) <= 20
     assert (longest.turns, longest.keeps_turns) == (2, False)  # without thinking
+
+
+class Broken:
+    """Fails on every turn."""
+
+    def step(self, messages: Sequence[Any], completion: str) -> None:
+        raise TypeError("no turn can be answered")
+
+
+@pytest.mark.parametrize("grader", ["math", "none"])
+def test_train_with_an_environment_that_always_fails_names_it(grader: str, tmp_path: Path) -> None:
+    config = small({"grading": {"grader": grader}}, environment=Broken)
+    with pytest.raises(GradingError, match=r"^step 1: the environment \S+:Broken failed on all 4 "):
+        train(config, tmp_path)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import paint
+from paint.config.collapse import warning_history
 from paint.config.schema import Config, HealthConfig
 from paint.training.health import Health
 from runs import adapter, assert_same
@@ -123,3 +124,22 @@ def test_train_that_leaves_its_teacher_ends_names_a_checkpoint_and_resumes(
     whole = paint.train("demo-paint", output_dir=tmp_path / "whole", health=health, **settings)
     assert len(whole.checkpoints) == 6
     assert_same(adapter(paint.resume(ended).path), adapter(whole.path))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("unchecked")
+def test_collapse_warnings_of_demo_runs_tell_a_collapse_from_health(tmp_path: Path) -> None:
+    found = {}
+    for name, steps, rate in (("healthy", 12, 6e-4), ("collapses", 6, 0.02)):
+        train = {"steps": steps, "learning_rate": rate}
+        run = paint.train(
+            "demo-paint",
+            output_dir=tmp_path / name,
+            train=train,
+            objective={"clip_mode": "pointwise"},
+            health={"stop_on": ["none"]},
+        )
+        rows = run.metrics.reset_index().to_dict("records")
+        found[name] = [found_at["warning"] for found_at in warning_history(rows)]
+    assert not found["healthy"]
+    assert set(found["collapses"]) >= {"kl", "entropy_high"}

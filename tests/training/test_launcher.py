@@ -1,5 +1,6 @@
 """--gpus: who gets which GPU, what is started, and that nothing is left of it, however it ends."""
 
+import os
 import re
 import signal
 import subprocess
@@ -17,7 +18,7 @@ from paint.cli import main
 from paint.config.recipe import find_recipe, read_recipe
 from paint.config.run_folder import read_metrics
 from paint.config.schema import Config, ConfigError
-from paint.inference.vllm.process import gpu_environment
+from paint.inference.vllm.process import OwnedProcess, gpu_environment
 from paint.resolve.check import check_config, enable_servers
 from paint.training.launcher import place_ranks, with_servers
 from processes import MODEL_SERVER, alive, until
@@ -276,3 +277,24 @@ def test_train_two_ranks_and_two_servers_killed_resumes(start: Start, tmp_path: 
     metrics = read_metrics(run)
     assert max(row["logprob_mismatch_mean"] for row in metrics) < 1e-4
     assert [row["step"] for row in metrics] == list(range(1, len(metrics) + 1))
+
+
+LEAVER = """
+import os, subprocess, sys, time
+worker = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"],
+                          start_new_session=True)
+open(sys.argv[1] + ".partial", "w").write(str(worker.pid))
+os.rename(sys.argv[1] + ".partial", sys.argv[1])
+time.sleep(600)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc").exists(), reason="looks at processes through /proc")
+def test_owned_process_kills_descendants_in_other_sessions(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", LEAVER, str(tmp_path / "pid")]
+    process = OwnedProcess(command, os.environ, tmp_path / "log")
+    process.start()
+    worker = int(until((tmp_path / "pid").exists) and (tmp_path / "pid").read_text())
+    os.kill(psutil.Process(worker).ppid(), signal.SIGKILL)
+    until(lambda: process.dead and not alive(worker))
+    assert process.status == 128 + signal.SIGKILL

@@ -5,10 +5,12 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 
 from paint.config.run_folder import read_metrics
 from paint.core import storage
+from paint.core.storage import CorruptFileError
 from paint.models.policy import Policy
 from paint.training.token_log import read_tokens, token_bytes, tokens_path
 from runs import changed, stored, train
@@ -97,3 +99,19 @@ def test_token_bytes_preserve_incomplete_utf8(policy: Policy) -> None:
     assert b"".join(pieces[:-1]).decode() == text
     assert pieces[-1].startswith(b"<|")
     assert any(not piece.isascii() for piece in pieces)
+
+
+def test_read_tokens_changed_file_is_refused(run: Path, tmp_path: Path) -> None:
+    path = tmp_path / "step-000001.parquet"
+    whole, table = tokens_path(run, 1).read_bytes(), pq.read_table(tokens_path(run, 1))
+    # A bit of each column's last page.
+    for i in range(len(table.column_names)):
+        column = pq.ParquetFile(tokens_path(run, 1)).metadata.row_group(0).column(i)
+        start = column.dictionary_page_offset or column.data_page_offset
+        at = start + column.total_compressed_size - 3
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        with pytest.raises(CorruptFileError, match=r"step-000001\.parquet: .*delete it"):
+            read_tokens(path)
+    path.write_bytes(whole[:-40])
+    with pytest.raises(CorruptFileError, match="delete it"):
+        read_tokens(path)
