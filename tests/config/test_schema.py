@@ -226,7 +226,7 @@ def test_flags_override_recipe_in_both_spellings(tmp_path: Path) -> None:
     ("dtype", "message"),
     [
         ("bfloat16", r'^model\.dtype must be "float32" with .* "full", got "bfloat16" \('),
-        ("float32", r'^rollout\.engine must be "local" with .* "full", got "vllm"'),
+        ("float32", r'^rollout\.engine must be "local".* got "vllm"'),
     ],
 )
 def test_require_trainable_full_tuning_is_refused(dtype: str, message: str) -> None:

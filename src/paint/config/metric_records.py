@@ -154,8 +154,6 @@ METRICS = (
     Metric("grader_answers", of_run=True),
     Metric("grader_calls", of_run=True, line="{:.0f} calls of the grader"),
     Metric("grader_failed_calls/KIND", of_run=True),
-    Metric("grader_prompt_tokens", of_run=True),
-    Metric("grader_completion_tokens", of_run=True),
     Metric("grader_seconds", of_run=True, line="which took {:.1f} s in all"),
     Metric(
         "completion_tokens",
