@@ -6,7 +6,7 @@ const stepsThere = new Map(DATA.steps.map((step) => [step.step, step]));
 
 // --- the run ---
 
-// Of each: its title, its metrics, a note, and how numbers are written (paint.config.metric_records).
+// Of each: title, metrics, a note, and how numbers are written (paint.config.metric_records).
 const FORMATS = { number, percent };
 const CURVES = DATA.charts.map(({ title, metrics, note, format }) => [
   title,
