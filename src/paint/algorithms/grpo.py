@@ -84,15 +84,19 @@ def group_values(by_row: Mapping[int, float | None], size: int) -> dict[int, dic
     for row in sorted(by_row):
         groups.setdefault(row // size, []).append(row)
     found: dict[int, dict[str, float]] = {}
-    for rows in groups.values():
+    # Groups of one size at once; where no call of the grader failed, these are all.
+    for count in sorted({len(group) for group in groups.values()}):
+        rows = [row for group in groups.values() if len(group) == count for row in group]
         rewards = torch.tensor([by_row[row] for row in rows], dtype=torch.float64)
-        advantage, is_flat = torch.zeros_like(rewards), True
-        if len(rows) > 1:
-            advantage = advantages(rewards, len(rows))
-            is_flat = bool(rewards.std() == 0)
-        for row, reward, gained in zip(rows, rewards.tolist(), advantage.tolist(), strict=True):
-            values = {"reward": reward, "advantage": gained, "frac_reward_zero_std": float(is_flat)}
-            found[row] = values
+        advantage, is_flat = torch.zeros_like(rewards), torch.ones_like(rewards)
+        if count > 1:
+            advantage = advantages(rewards, count)
+            spread = rewards.view(-1, count).std(dim=1)
+            is_flat = (spread == 0).double().repeat_interleave(count)
+        columns = rewards.tolist(), advantage.tolist(), is_flat.tolist()
+        for row, *values in zip(rows, *columns, strict=True):
+            names = ("reward", "advantage", "frac_reward_zero_std")
+            found[row] = dict(zip(names, values, strict=True))
     return found
 
 
