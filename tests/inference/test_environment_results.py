@@ -164,10 +164,10 @@ LONG: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", LONG)
 def test_result_text_over_the_limit_is_refused_at_once(name: str) -> None:
-    began = time.monotonic()
+    began = time.process_time()
     with pytest.raises(TooLongError, match=r"[\d,]{7,} (characters|values)"):
         result_text(LONG[name], LIMIT)
-    assert time.monotonic() - began < 2
+    assert time.process_time() - began < 2
 
 
 USER = {"role": "user", "content": "x"}
@@ -184,10 +184,10 @@ USER = {"role": "user", "content": "x"}
     ids=["many", "long together", "text", "further"],
 )
 def test_read_messages_over_the_limit_are_refused_at_once(found: Any) -> None:
-    began = time.monotonic()
+    began = time.process_time()
     with pytest.raises(TooLongError):
         read_messages(found, LIMIT)
-    assert time.monotonic() - began < 2
+    assert time.process_time() - began < 2
 
 
 def test_read_messages_have_no_half_of_a_pair_and_are_json() -> None:
