@@ -20,6 +20,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from conftest import DEMO
 from paint.core.display import Display
 from paint.data.problems import Problem
+from paint.inference import local
 from paint.inference.decoders import StaticDecoder
 from paint.inference.engine import EngineError, Sampling
 from paint.inference.local import LocalEngine
@@ -90,10 +91,13 @@ def test_generate_ends_with_end_or_is_truncated(policy: Policy, problems: list[P
 def test_generate_with_more_candidates_than_are_looked_at_first_is_the_same(
     policy: Policy, problems: list[Problem], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    prompts, hot = prompts_of(policy, problems, 4), Sampling(2.0, 0.95, -1, 12)
-    expected = LocalEngine(policy, batch_size=4).generate(prompts, hot, range(4))
-    monkeypatch.setattr("paint.inference.local.LIKELIEST", 1)
-    assert LocalEngine(policy, batch_size=4).generate(prompts, hot, range(4)) == expected
+    prompts = [policy.student_prompt(problem.problem) for problem in problems[:4]]
+    hot, found = Sampling(3.0, 0.99, -1, 12), []
+    for likeliest in (policy.lm_head.out_features, 1):  # without a repetition, and with several
+        monkeypatch.setattr(local, "LIKELIEST", likeliest)
+        engine = LocalEngine(policy, batch_size=4)
+        found.append([c.ids for c in engine.generate(prompts, hot, range(4))])
+    assert found[0] == found[1]
 
 
 def test_generate_ignores_generation_config_of_model(

@@ -248,12 +248,15 @@ def test_conversation_control_text_of_the_student_is_dropped() -> None:
 
 
 def test_conversation_environment_reads_what_tools_did() -> None:
+    read = list[str]()
+
     class Judge:
         def __init__(self) -> None:
             self.reward: float | None = None
 
         def step(self, messages: list[dict[str, Any]], completion: str) -> str | None:
             if "sure" in completion:
+                read.extend(message["role"] for message in messages)
                 self.reward = float(len([m for m in messages if m["role"] == "tool"]))
                 return None
             return "Are you sure?"
@@ -262,6 +265,7 @@ def test_conversation_environment_reads_what_tools_did() -> None:
     found, _ = converse([once, "5", once, "I am sure."], environment=spec_of(Judge))
     roles = [role for role, _ in said(found)]
     assert roles == ["assistant", "tool", "assistant", "user", "assistant", "tool", "assistant"]
+    assert read == ["user", *roles]
     assert found.conversation_grade is not None
     assert found.conversation_grade.reward == 2.0
 

@@ -58,16 +58,19 @@ def test_top_k_loss_is_that_of_plain_equations(
     found = top_k_loss(
         student, head, LENGTHS, ids, log_probs, tokens=tokens, temperature=T, **options
     )
-    per_token = []
+    per_token, entropies = [], []
     for n, logits in enumerate((head(student) / T).tolist()):
         total = math.fsum(map(math.exp, logits))
         q = [math.exp(z) / total for z in logits]
+        entropies.append(-math.fsum(x * math.log(x) for x in q))
         kept = ids[n].tolist()
         p = [math.exp(value) for value in log_probs[n].tolist()]
         others = math.fsum(q[i] for i in range(VOCABULARY) if i not in kept)
         p, q = [*p, max(1 - math.fsum(p), 0.0)], [*(q[i] for i in kept), others]
         per_token.append(plain_term(p, q, 0.06, clip_mode))
     assert found.per_token.tolist() == pytest.approx(per_token, abs=1e-12)
+    # Of the whole vocabulary, whatever k is.
+    assert found.stats["student_entropy"].tolist() == pytest.approx(entropies, abs=1e-12)
     first, second = per_token[:4], per_token[4:]
     assert float(found.value.detach()) == pytest.approx((sum(first) / 4 + sum(second) / 7) / 2)
 

@@ -68,8 +68,10 @@ def test_train_on_feedback_learns_from_completions_with_feedback(tmp_path: Path)
 
 
 def test_train_without_any_feedback_updates_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("paint.training.weighting.learn", lambda *_: pytest.fail("an update"))
+
     def grade(completion: str, row: dict[str, Any]) -> Grade:
         return Grade(1.0, "fine")
 
