@@ -7,6 +7,7 @@ module, after which they have returned something or raised an Exception.
 
 import asyncio
 import inspect
+import os
 import sysconfig
 import threading
 import traceback
@@ -64,10 +65,14 @@ class user_code:
     with a yield or an await, which others may end.
     """
 
+    _process = 0
+
     def __enter__(self) -> None:
-        pass
+        self._process = os.getpid()
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if os.getpid() != self._process:  # a child that the code forked must not go on as this one
+            os._exit(0 if error is None else 1)
         if error is not None:
             _raise_ours(error)
 
@@ -161,7 +166,7 @@ async def call_user_code(function: Callable[..., Any], *arguments: Any, seconds:
 
 
 async def _guarded(function: Callable[..., Any], *arguments: Any) -> Any:
-    task = asyncio.current_task()
+    task, process = asyncio.current_task(), os.getpid()
     try:
         found: Any
         if inspect.iscoroutinefunction(function):
@@ -180,6 +185,9 @@ async def _guarded(function: Callable[..., Any], *arguments: Any) -> Any:
     except BaseException as error:
         _raise_ours(error)
         raise
+    finally:
+        if os.getpid() != process:  # as in ``user_code``
+            os._exit(1)
 
 
 def _is_running(task: "asyncio.Task[Any] | None") -> bool:
