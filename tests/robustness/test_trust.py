@@ -159,6 +159,23 @@ def test_command_that_needs_the_code_of_a_strangers_run_is_refused_by_name(
     assert_nothing_ran(folder)
 
 
+@pytest.mark.parametrize("command", ["eval", "eval options", "eval --help", "show"])
+def test_command_over_a_strangers_run_runs_nothing(
+    command: str, stranger: Callable[[str], Path], said: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = stranger("divergence" if command == "show" else "grader")
+    status = call(COMMANDS[command], monkeypatch)
+    assert status == (0 if command == "eval --help" else 2)
+    assert_nothing_ran(folder)
+    if status:
+        message = said()
+        assert '"notes:f"' in message
+        assert "--trust" in message
+        assert {"show": "--no-rescore"}.get(command, "--grading.grader") in message or (
+            command == "eval options"
+        )
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("setting", CODE)
 @pytest.mark.parametrize("command", COMMANDS)
@@ -205,6 +222,20 @@ def test_trust_runs_the_code_after_a_line_that_lists_it(
     assert line == 'trusted, as run.json names it: grading.grader "notes:f"'
     assert (folder / "mark").exists()
     assert call(["eval", ".", *SOME, "--output-dir", "again"], monkeypatch) == 2
+
+
+def test_python_call_with_trust_or_a_name_runs_the_code(stranger: Callable[[str], Path]) -> None:
+    folder = stranger("grader")
+    few: dict[str, Any] = {"limit": 1, "samples": 1, "rollout": {"max_new_tokens": 4}}
+    with pytest.raises(UntrustedError, match=r"grading\.grader \"notes:f\""):
+        paint.evaluate(folder, **few)
+    with pytest.raises(UntrustedError):
+        paint.evaluate(folder, **few, grading={"timeout": 9.0})
+    assert_nothing_ran(folder)
+    paint.evaluate(folder, **few, grading={"grader": "notes:f"}, output_dir="named")
+    with pytest.raises(UntrustedError):
+        paint.evaluate(folder, **few, output_dir="trusted")
+    paint.evaluate(folder, **few, trust=True, output_dir="trusted")
 
 
 def test_config_of_a_strangers_run_is_not_named_by_passing_it(
@@ -432,34 +463,3 @@ def test_own_run_imports_no_module_from_a_run_folder(
     remember(read_run_json(folder)["config"])
     assert call(COMMANDS["eval"], monkeypatch) == 2
     assert_nothing_ran(folder)
-
-
-@pytest.mark.parametrize("command", ["eval", "eval options", "eval --help", "show"])
-def test_command_over_a_strangers_run_runs_nothing(
-    command: str, stranger: Callable[[str], Path], said: Said, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = stranger("divergence" if command == "show" else "grader")
-    status = call(COMMANDS[command], monkeypatch)
-    assert status == (0 if command == "eval --help" else 2)
-    assert_nothing_ran(folder)
-    if status:
-        message = said()
-        assert '"notes:f"' in message
-        assert "--trust" in message
-        assert {"show": "--no-rescore"}.get(command, "--grading.grader") in message or (
-            command == "eval options"
-        )
-
-
-def test_python_call_with_trust_or_a_name_runs_the_code(stranger: Callable[[str], Path]) -> None:
-    folder = stranger("grader")
-    few: dict[str, Any] = {"limit": 1, "samples": 1, "rollout": {"max_new_tokens": 4}}
-    with pytest.raises(UntrustedError, match=r"grading\.grader \"notes:f\""):
-        paint.evaluate(folder, **few)
-    with pytest.raises(UntrustedError):
-        paint.evaluate(folder, **few, grading={"timeout": 9.0})
-    assert_nothing_ran(folder)
-    paint.evaluate(folder, **few, grading={"grader": "notes:f"}, output_dir="named")
-    with pytest.raises(UntrustedError):
-        paint.evaluate(folder, **few, output_dir="trusted")
-    paint.evaluate(folder, **few, trust=True, output_dir="trusted")

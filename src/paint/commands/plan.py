@@ -94,6 +94,7 @@ def max_model_len(config: "Config") -> int:
     from transformers import AutoConfig
 
     from paint.core.demo_files import model_path
+    from paint.core.errors import ConfigError, wrap_errors
     from paint.core.hub import local_file
     from paint.evaluation.defaults import training_tokens
     from paint.resolve.structure import position_limit
@@ -102,8 +103,9 @@ def max_model_len(config: "Config") -> int:
     file = local_file(model_path(config.model.path), "config.json")
     if file is None:  # of a model elsewhere, its loading tells
         return tokens
-    # False: by default, transformers may ask on the terminal whether to run code.
-    model_config = AutoConfig.from_pretrained(file.parent, trust_remote_code=False)
+    with wrap_errors(file, ConfigError, "it must describe a model that transformers knows"):
+        # False: by default, transformers may ask on the terminal whether to run code.
+        model_config = AutoConfig.from_pretrained(file.parent, trust_remote_code=False)
     return int(min(tokens, position_limit(model_config)))
 
 
