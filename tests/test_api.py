@@ -307,7 +307,7 @@ def test_copied_run_resumes_with_moved_data_and_model_to_the_same_weights(
     demo_copy.rename("elsewhere/weights")
     write_problems(Path("elsewhere/others.jsonl"), ROWS[1:])
     monkeypatch.chdir("elsewhere")
-    with pytest.raises(RunError, match=r"trained on mine.jsonl, which does not .*--data\.path"):
+    with pytest.raises(DataError, match=r"data\.path: mine.jsonl does not exist"):
         paint.resume("first", model="weights", steps=3)
     with pytest.raises(RunError, match=r"digest \w{16}, now \w{16}"):
         paint.resume("first", data="others.jsonl", model="weights", steps=3)

@@ -100,6 +100,15 @@ def test_verify_checksums_changed_or_missing_file_is_refused(tmp_path: Path) -> 
 ROWS: list[dict[str, Any]] = [{"text": "a\u2028b\nc"}, {"x": 0.1, "y": [1, None]}, {"x": "ä"}]
 
 
+def test_read_growing_jsonl_row_that_is_completed_meanwhile_is_left_for_the_next_reading(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "rows").touch()
+    pieces = [(1, b'{"a": 1}\n'), (2, b'{"a"'), (3, b": 2}\n")]
+    monkeypatch.setattr(storage, "_numbered_lines", lambda *_: iter(pieces))
+    assert list(storage.read_growing_jsonl(tmp_path / "rows", "")) == [{"a": 1}]
+
+
 def test_read_growing_jsonl_round_trips_and_drops_partial_line(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     assert list(storage.read_growing_jsonl(path, "")) == []

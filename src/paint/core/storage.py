@@ -99,9 +99,10 @@ def read_growing_jsonl(path: Path, hint: str) -> Iterator[dict[str, Any]]:
     if not os.path.lexists(path):
         return
     for number, line in _numbered_lines(path, hint):
-        # Without its end, a line is being written, or was cut by a kill.
-        if line.endswith(b"\n"):
-            yield _object(line, f"{path} line {number}", hint)
+        # Without its end, a line is being written, or was cut by a kill. Its rest is no row either.
+        if not line.endswith(b"\n"):
+            return
+        yield _object(line, f"{path} line {number}", hint)
 
 
 def _numbered_lines(path: Path, hint: str) -> Iterator[tuple[int, bytes]]:

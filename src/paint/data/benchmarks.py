@@ -96,9 +96,8 @@ def load_benchmark(
             download; or a file or hub data set of the user's own, which may be followed by other
             columns than problem, answer and id: FILE:problem_column,answer_column[,id_column].
         needs_answer: False if rows of a file may lack an answer, since the grader needs none.
-        trained_on: settings of a run's training rows, by whose columns a file that names none is
-        read
-            if it has the problem's.
+        trained_on: settings of a run's training rows. A file that names no columns, and has the
+            training's problem column, is read by the training's columns.
 
     Raises DataError for an unknown name, an incomplete set, or what `read_problems` refuses.
     """

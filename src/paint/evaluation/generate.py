@@ -73,9 +73,8 @@ class EvalTask:
     """One policy's samples of one problem set.
 
     Attributes:
-        own_prompts: what each sample answers, where that is more than the problem, as of a teacher
-        whose
-            context depends on a completion; others are then dropped from the store.
+        own_prompts: of samples that answer more than the problem, as of a teacher whose context
+            depends on a completion, what each answers; others are then dropped from the store.
         settings: what else the samples depend on.
     """
 

@@ -118,9 +118,8 @@ class Grader(Protocol):
     """Grades many completions at once; a context manager that may hold processes.
 
     Attributes:
-        gives_answers: whether each reward is 1 or 0 and says whether the answer is right, and each
-        grade
-            has the answer, or None where the completion has none.
+        gives_answers: True where the reward says whether an answer is right: each reward is 1 or 0,
+            and each grade has the answer, or None where the completion has none.
         unanswered: of a grader without answers, the reasons by which a completion has none.
     """
 
