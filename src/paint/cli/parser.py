@@ -338,7 +338,9 @@ def _parse_without_command(
     for name, command in commands.items():
         note = subcommand(name, description=description_of(command).partition("\n")[0])
         options.append(Annotated[command_options(command), note])
-    words = ["--help"] if HELP & set(line) or not line else list(line)
+    words = list(line)
+    if not line or HELP & set(line):
+        words = ["--help"]
     _run_tyro(Union[tuple(options)], words, "paint", about)  # noqa: UP007
     raise AssertionError("tyro parses no command that is not in the table")
 

@@ -114,7 +114,9 @@ def _values_after(flag: str, kind: Any, rest: list[str], *, is_off: bool) -> lis
     if is_off:
         return values
     if kind is bool:
-        return [rest.pop(0)] if rest and rest[0].lower() in ("true", "false") else values
+        if rest and rest[0].lower() in ("true", "false"):
+            values.append(rest.pop(0))
+        return values
     is_one = kind is not None and not takes_several(kind)  # of an option, all that follow
     while rest and not _FLAG.match(rest[0]) and not (is_one and values):
         values.append(rest.pop(0))

@@ -310,9 +310,15 @@ def varied_settings(configs: Sequence[Config]) -> dict[str, list[Any]]:
     Each has its value in each config; None where an option is unset.
     """
     tables = [settings_by_name(config) for config in configs]
-    names = dict.fromkeys(name for table in tables for name in table)
-    values = {name: [table.get(name) for table in tables] for name in names}
-    return {name: found for name, found in values.items() if any(v != found[0] for v in found)}
+    names: dict[str, None] = {}  # in the order of the config
+    for table in tables:
+        names |= dict.fromkeys(table)
+    varied = {}
+    for name in names:
+        values = [table.get(name) for table in tables]
+        if any(value != values[0] for value in values):
+            varied[name] = values
+    return varied
 
 
 def settings_by_name(config: Config) -> dict[str, Any]:

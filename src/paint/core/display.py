@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import takewhile
 from typing import Any, TypeVar
 
 from rich.console import Console
@@ -515,7 +514,13 @@ def differing_lines(text: str, other: str, name: str) -> str:
 
 
 def _same(first: Sequence[str], second: Sequence[str]) -> int:
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, second)))  # noqa: B905
+    """Return with how many equal lines two texts begin."""
+    count = 0
+    for one, other in zip(first, second, strict=False):
+        if one != other:
+            break
+        count += 1
+    return count
 
 
 def format_duration(seconds: float) -> str:

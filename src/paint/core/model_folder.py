@@ -74,8 +74,10 @@ def _head(folder: Path) -> str:
 
 
 def _has_any(folder: Path, patterns: Sequence[str], without: tuple[str, ...] = ()) -> bool:
-    names = (path.name for pattern in patterns for path in folder.glob(pattern))
-    return any(not name.startswith(without) for name in names)
+    for pattern in patterns:
+        if any(not path.name.startswith(without) for path in folder.glob(pattern)):
+            return True
+    return False
 
 
 def _read(path: Path) -> dict[str, Any]:

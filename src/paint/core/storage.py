@@ -173,9 +173,11 @@ def verify_checksums(folder: Path, hint: str, part: str = "") -> dict[str, str]:
     that is missing or changed.
     """
     with wrap_errors(folder / SUMS, CorruptFileError, hint):
-        lines = (folder / SUMS).read_text("utf-8").splitlines()
-        sums = {name: digits for digits, name in (line.split("  ", 1) for line in lines)}
-        selected = {name: digits for name, digits in sums.items() if name.startswith(part)}
+        selected = {}
+        for line in (folder / SUMS).read_text("utf-8").splitlines():
+            digits, name = line.split("  ", 1)
+            if name.startswith(part):
+                selected[name] = digits
         if not selected:
             raise ValueError(f"it lists no file of {folder / part}")
     for name, digits in selected.items():

@@ -190,9 +190,11 @@ def _text_or_chat(fields: Fields, name: str) -> object:
 def _text_of(fields: Fields, name: str) -> str:
     """The text of a field; "" where it is missing, null or blank."""
     column, value = _named(fields, name)
-    if value is not None and not is_text(value):
+    if value is None:
+        return ""
+    if not is_text(value):
         raise not_text(column, value)
-    return value if value and value.strip() else ""
+    return value if value.strip() else ""
 
 
 def _named(fields: Fields, name: str) -> tuple[str, object]:

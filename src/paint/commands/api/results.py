@@ -283,14 +283,19 @@ def setting_columns(configs: Sequence[Config | None], *, left_out: str) -> list[
     present = [config for config in configs if config is not None]
     varied = varied_settings(present)
     varied.pop(left_out, None)
-    columns = iter(
-        {
-            name: ", ".join(map(str, values[i])) if isinstance(values[i], list) else values[i]
-            for name, values in varied.items()
-        }
-        for i in range(len(present))
-    )
-    return [{} if config is None else next(columns) for config in configs]
+    rows: list[dict[str, Any]] = []
+    place = 0  # in ``present``
+    for config in configs:
+        row = {}
+        if config is not None:
+            row = {name: _cell_text(values[place]) for name, values in varied.items()}
+            place += 1
+        rows.append(row)
+    return rows
+
+
+def _cell_text(value: Any) -> Any:
+    return ", ".join(map(str, value)) if isinstance(value, list) else value
 
 
 def frame_of_rows(rows: "Sequence[Measurement]") -> "pd.DataFrame":

@@ -401,7 +401,9 @@ def settings_of(config: Config) -> list[list[Any]]:
 
 def columns_of(metrics: Sequence[Mapping[str, float]]) -> dict[str, list[float | None]]:
     """Return the metrics of all steps by name; None if a step has no value."""
-    names = dict.fromkeys(name for row in metrics for name in row)
+    names: dict[str, None] = {}  # in the order of their first steps
+    for row in metrics:
+        names |= dict.fromkeys(row)
     return {name: [row.get(name) for row in metrics] for name in names}
 
 
