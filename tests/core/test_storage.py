@@ -193,3 +193,18 @@ def test_lock_folder_excludes_other_process_until_it_dies(tmp_path: Path) -> Non
         holder.wait()
     with storage.lock_folder(tmp_path):
         pass
+
+
+def test_read_jsonl_cut_or_empty_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    storage.write_jsonl(path, ROWS)
+    whole = path.read_bytes()
+    assert list(storage.read_jsonl(path, "")) == ROWS
+    path.write_bytes(whole[:-1])  # only the line end is missing
+    assert list(storage.read_jsonl(path, "")) == ROWS
+    for cut in range(2, len(whole) + 1):
+        path.write_bytes(whole[:-cut])
+        if not whole[:-cut].endswith((b"}", b"\n")):  # else complete rows remain
+            named = r"rows\.jsonl( line \d)?: .*; make it again"
+            with pytest.raises(storage.CorruptFileError, match=named):
+                list(storage.read_jsonl(path, "make it again"))

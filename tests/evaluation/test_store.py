@@ -274,3 +274,13 @@ def test_store_samples_of_other_prompts_are_refused(tmp_path: Path) -> None:
 def test_store_is_locked_by_one_process(tmp_path: Path) -> None:
     with fresh(tmp_path), pytest.raises(storage.FolderInUse), reopen_store(tmp_path):
         pass
+
+
+def test_store_without_checksums_is_read_unverified(tmp_path: Path) -> None:
+    fill(fresh(tmp_path))
+    path = tmp_path / "completions.jsonl"
+    path.write_bytes(path.read_bytes().replace(b"It is", b"It iS"))
+    assert f"{path} is not the file that was written" in refusal(reopen_store(tmp_path))
+    (tmp_path / "SHA256SUMS").unlink()
+    with reopen_store(tmp_path) as store:
+        assert all(sample.text.startswith("It iS") for sample in store.samples())

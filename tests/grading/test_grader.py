@@ -3,6 +3,7 @@ r"""Verdicts: which answer a completion really gives, and whether it is the gold
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,12 +13,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from paint import PaintError
 from paint.grading.contract import Grade, Item
 from paint.grading.mathematics import MathGrader
-from processes import alive, descendants, until
+from processes import alive, descendants, processor_seconds, until
+from strictgrade.comparer import answer_text
 from strictgrade.equality import boxed
 from strictgrade.processes import Worker
+from strictgrade.spelling import LONGEST_ANSWER
 from verdicts import ROWS, is_correct
 
 ROLLOUTS = Path(__file__).parents[1] / "samples" / "math_rollouts.jsonl"
@@ -213,3 +219,84 @@ def test_grader_disagreements_on_real_rollouts_are_known(grader: MathGrader) -> 
         (r"\text{4:30 p.m.}", r"4:30 \text{ p.m.}"): "right"
     }
     assert {verdict.reason for verdict in verdicts} == {"right", "wrong"}
+
+
+@pytest.mark.slow
+def test_grader_equal_answer_that_hangs_is_compared_once() -> None:
+    hanging = [rf"\sum_{{i=1}}^{{10^{{30}}}} \sin(i^2+{n})" for n in range(5)]
+    answers = [r"\frac{1}{2}", *hanging, "0.5"]
+    pairs = [(a, b) for a in answers for b in answers if a < b]
+    others = descendants(os.getpid())  # of earlier tests
+    with MathGrader(workers=2, deadline=0.5) as grader:
+        equal = grader.equal(pairs)
+        own = [process for process in descendants(os.getpid()) if process not in others]
+        seconds = sum(map(processor_seconds, own))
+    assert [pair for pair, is_equal in zip(pairs, equal, strict=True) if is_equal] == [
+        ("0.5", r"\frac{1}{2}")
+    ]
+    # Five deadlines and the start of a process, instead of 20 deadlines.
+    assert 5 * 0.5 < seconds < 10
+
+
+def test_grader_power_towers_are_fast(impatient: MathGrader) -> None:
+    towers = [f"{n}^{{9^{{9^{{9^9}}}}}}" for n in (2, 3, 10)]
+    pairs = [(a, b) for a in towers for b in towers if a < b]
+    assert impatient.equal(pairs) == [False] * 3
+
+
+def test_grader_worker_that_cannot_start_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", shutil.which("false"))
+    with MathGrader(workers=1) as grader, pytest.raises(PaintError, match="ended with status 1"):
+        grader.grade(EASY)
+    monkeypatch.setattr(sys, "executable", "/nowhere")
+    with MathGrader(workers=1) as grader, pytest.raises(PaintError, match="cannot be started: "):
+        grader.grade(EASY)
+
+
+WORDS = r"\ { } $ boxed \boxed \boxed{ <think> </think> \frac 1 - , ."
+
+
+PIECES = st.sampled_from([*WORDS.split(), " ", "\ud800"])
+
+
+@given(
+    st.lists(PIECES | st.text(max_size=3)).map("".join),
+    st.lists(PIECES).map("".join),
+    st.booleans(),
+)
+def test_grader_accepts_arbitrary_text(
+    grader: MathGrader, completion: str, gold: str, truncated: bool
+) -> None:
+    grade = grader.grade([Item(completion, gold, truncated)])[0]
+    assert grade.answer == answer_text(completion)
+    assert grade.correct == (grade.reason == "right")
+    is_missing = grade.reason in ("no box", "unclosed thought", "truncated")
+    assert (grade.answer is None) == is_missing
+    assert grade.answer is None or grade.answer.strip() == grade.answer != ""
+    assert grade.correct <= is_correct(completion, gold)
+    assert grade.metrics["lenient_accuracy"] <= (boxed(completion) is not None)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        r"\boxed{" * 150_000,
+        r"\boxed word " * 80_000,
+        pytest.param(r"\boxed{" + "{" * 1_000_000, marks=pytest.mark.slow),
+        pytest.param("<think></think>" * 70_000, marks=pytest.mark.slow),
+    ],
+    ids=lambda text: text[:12],
+)
+def test_grader_megabyte_of_text_is_graded_in_seconds(grader: MathGrader, text: str) -> None:
+    began = time.process_time()
+    grades = grader.grade([Item(text, "1"), Item(r"\boxed{1}", text)])
+    assert time.process_time() - began < 10
+    assert not any(grade.metrics["lenient_accuracy"] for grade in grades)
+
+
+@pytest.mark.parametrize("unit", ["1 ", "cm ", "=", "{", r"0.\overline{1}"])
+def test_grader_longest_parsed_answer_is_fast(impatient: MathGrader, unit: str) -> None:
+    text = (unit * LONGEST_ANSWER)[: LONGEST_ANSWER - 1] + "#"
+    began = time.process_time()
+    assert impatient.equal([(text, "1")]) == [False]
+    assert time.process_time() - began < 2
