@@ -241,10 +241,7 @@ def plot(path: Path, folder: Path) -> None:
             capsize=2,
             label=TITLES[method],
         )
-    axis.set_yscale("symlog", linthresh=30)  # some collapse by sixty points
-    ticks = [-60, *range(-30, 31, 10)]
-    axis.set_yticks(ticks, list(map(str, ticks)))
-    axis.set_ylim(-80, 32)
+    axis.set_ylim(-60, 60)
     axis.set_xticks([100 * share for share in WRONG_SHARES])
     axis.axhline(0, color=FAINT, linewidth=0.8)
     axis.set_xlabel("wrong share of every reference, from its end, %")
