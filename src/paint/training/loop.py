@@ -181,10 +181,14 @@ def log_step(
 
     options, rollout, log = setup.resolved.objective, setup.config.rollout, setup.config.log
     metrics: dict[str, float] = {"step": step_number}
-    metrics |= run_log.step_metrics(scored, options, gives_answers=setup.grader.gives_answers)
+    metrics |= run_log.step_metrics(
+        scored,
+        options,
+        gives_answers=setup.grader.gives_answers,
+        unanswered=setup.grader.unanswered,
+    )
     if rollout.off_policy_steps and all(r.behavior_log_probs is None for r in scored):
         metrics |= ON_POLICY
-    metrics |= run_log.unanswered(scored, setup.grader.unanswered)
     if setup.resolved.algorithm.learns_from == "differences":
         # An algorithm's own value, which counts what it has learned from, stays.
         metrics = run_log.equal_rewards(scored, rollout.samples_per_problem) | metrics
