@@ -42,7 +42,7 @@ def with_adapter(policy: Policy, model: PreTrainedModel) -> Policy:
 @contextmanager
 def decoding(policy: Policy, sampling: Sampling = SAMPLING) -> Iterator[_Sampler]:
     """A sampler in the middle of three rows, one of which has ended, with joint layers."""
-    sampler = _Sampler(policy, sampling, 4, 128, print, print, graphs=False)
+    sampler = _Sampler(policy, sampling, 4, 128, print, print)
     joint = JointLayers(policy.base)
     joint.refresh()
     sampler.layers = joint.used

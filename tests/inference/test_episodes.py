@@ -12,7 +12,7 @@ import pytest
 from paint.config.schema import ConversationConfig
 from paint.core.credentials import read_references
 from paint.core.extensions import OptionTable, spec_of
-from paint.inference.episodes import Answer, Episode, Episodes, Opening
+from paint.inference.episodes import Episode, Episodes, Opening
 from paint.resolve.environments import tools_of
 
 USER = {"role": "user", "content": "Check it."}
@@ -117,9 +117,9 @@ def test_episodes_environment_with_options_begins_answers_and_grades() -> None:
         assert opening == Opening(({"role": "user", "content": "a 7"},))
         assert grade_of(episode) is None
         [answer] = episodes.step([(episode, [USER], "first")])
-        assert answer == Answer((USER,))
+        assert answer == (USER,)
         [answer] = episodes.step([(episode, [USER] * 2, "last")])
-        assert answer == Answer(None)
+        assert answer is None
         assert grade_of(episode) == (0.5, "after last")
         episodes.end([episode])
         assert episode.environment.is_closed
@@ -133,7 +133,7 @@ def test_episodes_coroutines_run_at_once() -> None:
             [(episode, [USER], "done" * (n % 2)) for n, (episode, _) in enumerate(opened)]
         )
         assert time.monotonic() - began < 0.5  # one after the other would take 0.8 s
-    assert answers == [Answer(({"role": "user", "content": "Go on."},)), Answer(None)] * 4
+    assert answers == [({"role": "user", "content": "Go on."},), None] * 4
 
 
 def test_episodes_call_as_many_at_once_as_concurrency_allows() -> None:
@@ -159,7 +159,7 @@ def test_episodes_class_of_trl_has_its_methods_as_tools() -> None:
         assert opening == Opening(note="\nYou are in the hall.")
         [result] = episodes.call([(episode, "walk", {"to": "the cellar"})])
         assert (result.text, result.failed) == ("You are in the cellar.", False)
-        assert episodes.step([(episode, [USER], "I stay.")]) == [Answer(None)]
+        assert episodes.step([(episode, [USER], "I stay.")]) == [None]
         assert episode.grade is not None
         assert episode.grade.reward == 1.0
 
@@ -216,7 +216,7 @@ def test_episodes_environment_that_fails_leaves_no_reward() -> None:
         with Episodes(settings(environment=kind)) as episodes:
             [(episode, _)] = episodes.open([{}], [0])
             if kind is Dead:
-                assert episodes.step([(episode, [USER], "")])[0].messages is None
+                assert episodes.step([(episode, [USER], "")]) == [None]
             assert episode.grade is not None
             assert (episode.grade.reward, episode.grade.failed) == (None, True)
             assert fault in episode.grade.reason
@@ -255,7 +255,7 @@ def test_episodes_hide_secrets_in_all_that_is_kept(monkeypatch: pytest.MonkeyPat
         [(episode, opening)] = episodes.open([{}], [0])
         [answer] = episodes.step([(episode, [USER], "")])
         [result] = episodes.call([(episode, "look", {})])
-        kept = [opening.messages, answer.messages, result.text, grade_of(episode)]
+        kept = [opening.messages, answer, result.text, grade_of(episode)]
     assert "s3cr3t" not in str(kept)
     assert str(kept).count("env:DESK_KEY") == 4
 

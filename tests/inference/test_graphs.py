@@ -258,7 +258,7 @@ def test_generate_drops_graphs_when_a_prefill_moves_buffers(
     monkeypatch.setattr(local, "FEWEST", 2)
     short = policy.student_prompt(problems[0].problem)
     sampling = dataclasses.replace(SAMPLING, max_new_tokens=20)
-    sampler = local._Sampler(policy, sampling, 2, 320, print, print, graphs=True)
+    sampler = local._Sampler(policy, sampling, 2, 320, print, print)
     assert isinstance(sampler.decoder, StaticDecoder)
     first, long = (SlotRow(i, tuple(ids), i) for i, ids in enumerate([short, (short * 20)[:300]]))
     with torch.no_grad():

@@ -164,7 +164,7 @@ def decoding_on_fake_gpu(
 ) -> Iterator[tuple[_Sampler, Kernels]]:
     """The local engine in the middle of rows, with the layers that it has on a GPU."""
     with on_fake_gpu(large("1.7B"), stand_ins) as (policy, kernels), torch.no_grad():
-        sampler = _Sampler(policy, SAMPLING, rows, 1274, print, print, graphs=False)
+        sampler = _Sampler(policy, SAMPLING, rows, 1274, print, print)
         assert policy.joint_layers
         sampler.layers = policy.joint_layers.used
         # Few positions: a write of a token counts with its whole buffer.

@@ -157,9 +157,10 @@ def test_prompt_filter_skipped_rows_are_counted_and_never_shown(
     train(of_rows(tmp_path, "demo-paint", rows, SKIP, context=context), tmp_path / "run")
     output = capsys.readouterr().out
     assert "training problems measured: 5/5" in output
-    assert "contexts searched for anchors: 4/4" in output
     assert "skipped 1 rows: over the token limit" in output
-    assert "4 of 4 contexts have no anchors" in output
+    assert "step 1: 4 of 4 contexts have no anchors" in output
+    printed = [output.index(f"--- {part}") for part in ("first student", "first teacher", "comp")]
+    assert printed == sorted(printed)
     rollouts = stored(tmp_path / "run")
     assert {row["problem_id"] for row in rollouts} == {"1", "2", "3", "4"}
     assert {(row["overlap"], row["mask_ratio"]) for row in rollouts} == {(0.0, 0.0)}

@@ -9,7 +9,7 @@ from paint.grading.contract import Grade, Item
 from paint.grading.graders import find_grader
 from paint.inference.engine import Completion
 from paint.inference.rollouts import Rollout
-from paint.training.run_log import equal_rewards, unanswered
+from paint.training.run_log import equal_rewards, grade_metrics
 
 
 def graded(grades: Sequence[Grade | None]) -> list[Rollout]:
@@ -47,6 +47,6 @@ def test_unanswered_counts_what_holds_nothing_that_the_grader_reads(
         texts = [none, some, none, none]
         row = {"tests": "assert x == 1"}
         grades = opened.grade([Item(text, "B", row=row) for text in texts])
-        assert unanswered(graded(grades), opened.unanswered) == {"unboxed_frac": 0.75}
-        assert unanswered(graded([]), opened.unanswered) == {}
-        assert unanswered(graded(grades), ()) == {}
+        for reasons, share in ((opened.unanswered, 0.75), ((), None)):
+            metrics = grade_metrics(grades, gives_answers=False, unanswered=reasons)
+            assert metrics.get("unboxed_frac") == share

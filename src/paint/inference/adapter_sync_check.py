@@ -57,20 +57,10 @@ def check_adapter_sync(
             f"Look at {CAUSES}"
         )
 
-    # One row is enough to search with, and then all are scored: the policy may be on a CPU.
-    parts = completions[:1], completions
-    unperturbed = [trainer_log_probs(policy, prompts[: len(part)], part) for part in parts]
-    # Twice the bound, not more: at five times, bfloat16 alone is 0.026 nats away, half of the
-    # default bound (docs/dev/log.md).
-    target, scale = max(2 * min(bound, 1.0), 0.1), 1e-4
     with restoring(policy):
-        for part, old in zip(parts, unperturbed, strict=True):
-            reads = prompts[: len(part)]
-            while (trainer_log_probs(policy, reads, part) - old).abs().mean() < target:
-                if scale > 1e3:
-                    break
-                perturb(policy, scale)
-                scale *= 2
+        # Twice the bound, not more: at five times, bfloat16 alone is 0.026 nats away, half of the
+        # default bound (docs/dev/log.md).
+        _perturb_by(max(2 * min(bound, 1.0), 0.1), policy, prompts, completions)
         changed = generate()
         perturbed = _mismatches(policy, prompts, changed)
 
@@ -93,6 +83,24 @@ def check_adapter_sync(
 
     moved, worst = float(unchanged.min()), float(perturbed.max())
     return {"before": before, "moved": moved, "perturbed": worst, "restored": restored}
+
+
+def _perturb_by(
+    target: float,
+    policy: Policy,
+    prompts: Sequence[Sequence[int]],
+    completions: Sequence[Completion],
+) -> None:
+    """Perturb the adapter until the completions' log-probs change by so many nats on average."""
+    # One row is enough to search with, and then all are scored: the policy may be on a CPU.
+    parts = completions[:1], completions
+    unperturbed = [trainer_log_probs(policy, prompts[: len(part)], part) for part in parts]
+    scale = 1e-4
+    for part, old in zip(parts, unperturbed, strict=True):
+        reads = prompts[: len(part)]
+        while (trainer_log_probs(policy, reads, part) - old).abs().mean() < target and scale < 1e3:
+            perturb(policy, scale)
+            scale *= 2
 
 
 def _mismatches(

@@ -10,6 +10,7 @@ tokenised again. The turns of all conversations are sampled together, one round 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 from chatforms.special_tokens import drop_special_text
@@ -30,6 +31,7 @@ from paint.inference.engine import (
     derive_seed,
 )
 from paint.inference.environment import ChatMessage
+from paint.inference.environment_results import map_texts
 from paint.inference.episodes import Episode, Episodes, Opening, ToolResult
 from paint.models.model_errors import chat_errors
 from paint.models.policy import Policy
@@ -123,23 +125,18 @@ def open_conversations(
         yield Conversations(policy, settings, episodes, limit)
 
 
+@dataclass(frozen=True)
 class Conversations:
     """Samples whole conversations from an engine.
 
-    Args:
-        limit: most tokens of a prompt. A conversation ends where the next one is longer, or leaves
-            a turn no room in the model's positions.
+    A conversation ends where its next prompt has more tokens than ``limit``, or leaves a turn no
+    room in the model's positions.
     """
 
-    def __init__(
-        self,
-        policy: Policy,
-        settings: ConversationConfig,
-        episodes: Episodes,
-        limit: float,
-    ) -> None:
-        self._policy, self._settings, self._episodes = policy, settings, episodes
-        self._limit = limit
+    policy: Policy
+    settings: ConversationConfig
+    episodes: Episodes
+    limit: float
 
     def generate(
         self,
@@ -157,9 +154,9 @@ class Conversations:
         the same conversation where tools and environment answer the same. With ``teacher``, the
         teacher's prompts have the limit, too.
         """
-        room = position_limit(self._policy.base.config) - sampling.max_new_tokens
-        prompts = _Prompts(thinking, min(self._limit, room), teacher)
-        opened = self._episodes.open([row_of(problem) for problem in problems], seeds)
+        room = position_limit(self.policy.base.config) - sampling.max_new_tokens
+        prompts = _Prompts(thinking, min(self.limit, room), teacher)
+        opened = self.episodes.open([row_of(problem) for problem in problems], seeds)
         try:
             talks = [
                 self._begin(problem, seed, *one, prompts)
@@ -177,15 +174,15 @@ class Conversations:
                     self._go_on(talk, prompts)
                 active = [talk for talk in active if not talk.ended]
         finally:
-            self._episodes.end([episode for episode, _ in opened])
+            self.episodes.end([episode for episode, _ in opened])
         return [talk.completion() for talk in talks]
 
     def _begin(
         self, problem: Problem, seed: int, episode: Episode, opening: Opening, prompts: _Prompts
     ) -> _Talk:
         begun, prompt = self._first_prompt(problem, episode, opening, prompts)
-        chat = student_chat(self._policy.prompts, begun)
-        tools = tools_of_row(begun, self._policy.tools)
+        chat = student_chat(self.policy.prompts, begun)
+        tools = tools_of_row(begun, self.policy.tools)
         return _Talk(begun, prompt, seed, episode, chat, tools)
 
     def _first_prompt(
@@ -212,9 +209,7 @@ class Conversations:
     def _opened(self, problem: Problem, opening: Opening) -> Problem:
         if opening.messages is None and not opening.note:
             return problem
-        chat: Sequence[ChatMessage] = opening.messages or student_chat(
-            self._policy.prompts, problem
-        )
+        chat: Sequence[ChatMessage] = opening.messages or student_chat(self.policy.prompts, problem)
         if any(message.get("tool_calls") for message in chat):
             raise ValueError("a message has tool_calls; one that begins has role and content alone")
         turns = [(message["role"], self._clean(message["content"])) for message in chat]
@@ -223,10 +218,10 @@ class Conversations:
         return replace(problem, problem=turns[-1][1], turns=tuple(turns))
 
     def _add_turn(self, talk: _Talk, completion: Completion) -> Reply:
-        text = self._policy.transcript(talk.prompt, completion.ids)
+        text = self.policy.transcript(talk.prompt, completion.ids)
         reply = Reply(text, None)
         if talk.tools:
-            reply = read_reply(self._policy.call_style, text, talk.tools)
+            reply = read_reply(self.policy.call_style, text, talk.tools)
         talk.turns.append(Turn(talk.prompt, len(completion.ids), len(talk.messages)))
         talk.completions.append(completion)
         talk.messages.append(self._clean(reply.message()))
@@ -246,7 +241,7 @@ class Conversations:
                     for call in reply.calls
                     if check_call(talk.tools, call) is None
                 ]
-        results = iter(self._episodes.call(asked))
+        results = iter(self.episodes.call(asked))
         for talk, reply in zip(talks, replies, strict=True):
             if talk.ended or not (reply.calls or reply.faults):
                 continue
@@ -259,7 +254,7 @@ class Conversations:
             talk.calls += len(reply.calls) + len(reply.faults)
             talk.failed_calls += len(reply.faults) + sum(answer.failed for answer in answers)
             texts = [answer.text for answer in answers]
-            talk.messages += answer_calls(self._policy.call_style, reply, texts)
+            talk.messages += answer_calls(self.policy.call_style, reply, texts)
 
     def _step(self, talks: Sequence[_Talk], replies: Sequence[Reply]) -> None:
         """Ask the environments of conversations whose turn called nothing."""
@@ -268,18 +263,18 @@ class Conversations:
             if not (talk.ended or reply.calls or reply.faults):
                 asked.append((talk, reply.content))
         turns = [(talk.episode, [*talk.opening, *talk.messages], text) for talk, text in asked]
-        for (talk, _), answer in zip(asked, self._episodes.step(turns), strict=True):
-            if answer.messages is None:
-                talk.ended = "error" if answer.error else "end"
+        for (talk, _), messages in zip(asked, self.episodes.step(turns), strict=True):
+            if messages is None:
+                talk.ended = "error" if talk.episode.error else "end"
             else:
-                talk.messages += map(self._clean, answer.messages)
+                talk.messages += map(self._clean, messages)
                 talk.is_answered = True
 
     def _go_on(self, talk: _Talk, prompts: _Prompts) -> None:
         """Make the next turn's prompt, unless the conversation has reached a limit."""
         if talk.ended:
             return
-        if len(talk.turns) == self._settings.max_turns:
+        if len(talk.turns) == self.settings.max_turns:
             talk.ended = "max_turns"
             return
         try:
@@ -302,20 +297,14 @@ class Conversations:
         self, problem: Problem, messages: Sequence[ChatMessage], prompts: _Prompts
     ) -> tuple[list[int], int]:
         """Return the next turn's prompt, and the tokens of the longest view of it."""
-        prompt = self._policy.student_prompt(problem, thinking=prompts.thinking, then=messages)
+        prompt = self.policy.student_prompt(problem, thinking=prompts.thinking, then=messages)
         if prompts.teacher is None:
             return prompt, len(prompt)
         return prompt, max(len(prompt), prompts.teacher(problem, messages))
 
     def _clean(self, value: Any) -> Any:
         """Return a message without text that a chat format takes for control."""
-        if isinstance(value, str):
-            return drop_special_text(self._policy.tokenizer, value)
-        if isinstance(value, Mapping):
-            return {key: self._clean(item) for key, item in value.items()}
-        if isinstance(value, list | tuple):
-            return [self._clean(item) for item in value]
-        return value
+        return map_texts(value, partial(drop_special_text, self.policy.tokenizer))
 
 
 def written_conversation(

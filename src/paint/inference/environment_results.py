@@ -7,7 +7,7 @@ limited in size before it is tokenised: what is longer than any prompt would be 
 
 import json
 import math
-from collections.abc import ItemsView, KeysView, Mapping, Sequence, Set, ValuesView
+from collections.abc import Callable, ItemsView, KeysView, Mapping, Sequence, Set, ValuesView
 from dataclasses import fields, is_dataclass
 from datetime import date, time, timedelta
 from decimal import Decimal
@@ -44,7 +44,7 @@ def limited_text(text: str, tokens: float, what: str) -> str:
     most = tokens * CHARACTERS_PER_TOKEN
     if len(text) > most:
         raise TooLongError(f"{what} has {len(text):,} characters, over the limit of {most:,.0f}")
-    return hide_values(replace_surrogates(text))
+    return _hide(text)
 
 
 def result_text(value: Any, tokens: float) -> str:
@@ -97,17 +97,22 @@ def _plain(value: Any, tokens: float) -> Any:
             raise TooLongError(f"what it returned has over {most:,.0f} characters, the limit")
         parts.append(part)
     # NaN and infinity have no number in JSON: they become their names.
-    return _clean(json.loads("".join(parts), parse_constant=str))
+    return map_texts(json.loads("".join(parts), parse_constant=str), _hide)
 
 
-def _clean(value: Any) -> Any:
+def map_texts(value: Any, change: Callable[[str], str]) -> Any:
+    """Return texts, lists and dicts with all texts changed."""
     if isinstance(value, str):
-        return hide_values(replace_surrogates(value))
-    if isinstance(value, list):
-        return [_clean(item) for item in value]
-    if isinstance(value, dict):
-        return {_clean(key): _clean(item) for key, item in value.items()}
+        return change(value)
+    if isinstance(value, Mapping):
+        return {map_texts(k, change): map_texts(v, change) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [map_texts(item, change) for item in value]
     return value
+
+
+def _hide(text: str) -> str:
+    return hide_values(replace_surrogates(text))
 
 
 def _known(value: Any, most: float) -> Any:

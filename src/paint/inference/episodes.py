@@ -32,14 +32,6 @@ class Opening:
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What an environment answers to a turn."""
-
-    messages: tuple[ChatMessage, ...] | None  # None ends the conversation
-    error: str = ""  # why it could not answer
-
-
-@dataclass(frozen=True)
 class ToolResult:
     """What a call of a tool returned, or the error that the model reads in its place."""
 
@@ -47,23 +39,19 @@ class ToolResult:
     failed: bool = False
 
 
+@dataclass
 class Episode:
     """The environment of one conversation, and its tools by name.
 
-    ``environment`` is None where tools alone answer. Its reward is read within so many seconds, and
-    its feedback is limited to so many tokens.
+    ``environment`` is None where tools alone answer. Its reward is read within ``seconds``, and its
+    feedback is limited to so many ``tokens``.
     """
 
-    def __init__(
-        self,
-        environment: Any,
-        tools: Mapping[str, Callable[..., Any]],
-        seconds: float,
-        tokens: float,
-    ) -> None:
-        self.environment, self.tools = environment, dict(tools)
-        self.error = ""
-        self._seconds, self._tokens = seconds, tokens
+    environment: Any
+    tools: Mapping[str, Callable[..., Any]]
+    seconds: float
+    tokens: float
+    error: str = ""  # by which the conversation ends without a reward
 
     @property
     def grade(self) -> Grade | None:
@@ -73,7 +61,7 @@ class Episode:
         if self.environment is None:
             return None
         try:
-            grade: Grade | None = call_in_thread(self._read_grade, self._seconds)
+            grade: Grade | None = call_in_thread(self._read_grade, self.seconds)
         except Exception as error:
             self.error = f"{SETTING}: its reward cannot be read: {describe_error(error)}"
             return Grade(None, self.error, failed=True)
@@ -87,7 +75,7 @@ class Episode:
             return None
         feedback = getattr(self.environment, "feedback", "")
         if isinstance(feedback, str):
-            feedback = limited_text(feedback, self._tokens, "the feedback")
+            feedback = limited_text(feedback, self.tokens, "the feedback")
         given = {"reward": reward, "feedback": feedback}
         # Through JSON, as what a grader's function returns: the same types are a reward.
         return to_grade(CallResult(json.loads(json.dumps(given, default=to_plain))), SETTING)
@@ -109,7 +97,8 @@ class Episodes:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        self._background.cancel()
+        self._background.close()
 
     def open(
         self, rows: Sequence[Mapping[str, Any]], seeds: Sequence[int]
@@ -128,18 +117,18 @@ class Episodes:
         found = self._at_once([self._tools(group) for group in by_episode])
         return [result for results in found for result in results]
 
-    def step(self, turns: Sequence[tuple[Episode, Sequence[ChatMessage], str]]) -> list[Answer]:
-        """Return the answers to turns: episode, conversation so far, and text, of each."""
+    def step(
+        self, turns: Sequence[tuple[Episode, Sequence[ChatMessage], str]]
+    ) -> list[tuple[ChatMessage, ...] | None]:
+        """Return the answers to turns: episode, conversation so far, and text, of each.
+
+        None ends a conversation; where the environment failed, ``error`` of its episode says why.
+        """
         return self._at_once([self._step(*turn) for turn in turns])
 
     def end(self, episodes: Sequence[Episode]) -> None:
         """Close conversations; an error of ``close`` is that of the conversation."""
         self._at_once([self._close(episode) for episode in episodes])
-
-    def close(self) -> None:
-        """End the thread in which calls wait."""
-        self._background.cancel()
-        self._background.close()
 
     def _new(self) -> Episode:
         limits = self._settings.timeout, self._tokens
@@ -190,20 +179,22 @@ class Episodes:
             episode.error = f"{SETTING}: reset failed: {describe_error(error)}"
             return Opening()
 
-    async def _step(self, episode: Episode, messages: Sequence[ChatMessage], text: str) -> Answer:
+    async def _step(
+        self, episode: Episode, messages: Sequence[ChatMessage], text: str
+    ) -> tuple[ChatMessage, ...] | None:
         try:
             with user_code():
                 step = getattr(episode.environment, "step", None)
             if step is None:
-                return Answer(None)
+                return None
             found = await self._limited(step, [dict(message) for message in messages], text)
-            answered = await self._messages(found)
-            if answered is not None and not answered:
+            answer = await self._messages(found)
+            if answer == ():
                 raise ValueError("it returned no message; return None to end the conversation")
-            return Answer(answered)
+            return answer
         except Exception as error:
             episode.error = f"{SETTING}: step failed: {describe_error(error)}"
-            return Answer(None, episode.error)
+            return None
 
     async def _tools(
         self, calls: Sequence[tuple[Episode, str, Mapping[str, Any]]]

@@ -42,19 +42,16 @@ class LocalEngine(Engine):
         *,
         batch_size: int,
         display: Display | None = None,
-        graphs: bool = True,
         compiled: bool = False,
     ) -> None:
         """Make an engine of at most ``batch_size`` rows at once.
 
-        On a GPU, steps are repeated as CUDA graphs; without ``graphs``, each is launched by itself.
-        With ``compiled``, those of completions of LONG tokens and more have fewer kernels; no GPU
+        With ``compiled``, steps of completions of LONG tokens and more have fewer kernels; no GPU
         has run such a step yet.
         """
         self.policy = policy
         self.batch_size = batch_size
         self.display = display or Display(enabled=False)
-        self.graphs = graphs
         self.compiled = compiled
         self._kept: _Sampler | None = None  # of the last call, with its buffers and graphs
 
@@ -129,7 +126,6 @@ class LocalEngine(Engine):
             longest,
             self.display.note,
             self.display.warn,
-            graphs=self.graphs,
             compiled=self.compiled and is_long,
         )
 
@@ -157,7 +153,6 @@ class _Sampler:
         note: Callable[[str], None],
         warn: Callable[[str], None],
         *,
-        graphs: bool,
         compiled: bool = False,
     ) -> None:
         self.policy = policy
@@ -174,7 +169,7 @@ class _Sampler:
             (*self.slots.state, self.too_few),
             note,
             warn,
-            enabled=is_on_gpu and graphs and self.decoder.is_static,
+            enabled=is_on_gpu and self.decoder.is_static,
         )
         self.capacity = 0  # of the buffers that the graphs work on
         # Hooks, with which a teacher changes what layers compute, see nothing of joint layers.

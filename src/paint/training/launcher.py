@@ -214,8 +214,13 @@ def train_on(
     placement = place_ranks(gpus, begun, gpus)
     LOGGER.info("gpus: %s", placement)
     run = with_servers(begun, placement)
-    config = run.config
+    count = len(placement.trainers)
+    if count <= 1:
+        with _visible_gpus(placement):
+            train(run)
+        return 0
 
+    config = run.config
     if recipe is not None:
         # Ranks are commands of their own: the recipe, and what differs from it.
         task = ["train", str(recipe), *flags(config, read_recipe(recipe))]
@@ -227,18 +232,12 @@ def train_on(
         task += ["--trust"] if foreign_code(folder) else []  # which this process has asked for
         task += ["--server-gpus", *placement.servers] if placement.servers else []
         task += ["--urls", *config.rollout.urls] if config.rollout.urls else []
-    if LOGGER.isEnabledFor(logging.DEBUG):  # the ranks are commands of their own
+    if LOGGER.isEnabledFor(logging.DEBUG):
         task.append("--verbose")
-    count = len(placement.trainers)
+    command = [sys.executable, "-m", "paint.training.torchrun"]
     # --standalone takes a free port, so that two trainings fit on one machine.
-    several = ["paint.training.torchrun", "--standalone", "--nproc-per-node", str(count)]
-    command = [sys.executable, "-m", *(several if count > 1 else ["paint.cli"]), *task]
-
-    if count > 1:
-        return _run_ranks(command, placement.environment)
-    with _visible_gpus(placement):
-        train(run)
-    return 0
+    command += ["--standalone", "--nproc-per-node", str(count), *task]
+    return _run_ranks(command, placement.environment)
 
 
 def _run_ranks(command: Sequence[str], pins: dict[str, str]) -> int:

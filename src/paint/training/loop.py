@@ -8,6 +8,7 @@ from pathlib import Path
 from signal import Signals
 
 from paint.config.collapse import WINDOW, describe_end
+from paint.config.context_sources import context_source
 from paint.config.metric_records import step_values
 from paint.config.run_folder import (
     RunError,
@@ -18,7 +19,7 @@ from paint.config.run_folder import (
     step_paths,
 )
 from paint.config.schema import TrainConfig
-from paint.core.display import LOGGER, Clock, Display
+from paint.core.display import LOGGER, Clock, Display, differing_lines
 from paint.core.distributed import all_gather_objects, any_rank_signal, gather_on_rank0
 from paint.core.errors import ConfigError, Interrupted, NonFiniteError
 from paint.core.extensions import extension_errors
@@ -27,14 +28,13 @@ from paint.evaluation.grade import summarise
 from paint.evaluation.validation import Validation, validate
 from paint.grading.contract import describe_failures
 from paint.grading.cost import Cost
-from paint.inference.engine import row_seed
 from paint.inference.rollouts import Rollout
+from paint.models.policy import Policy
 from paint.resolve.optimizer import learning_rate
 from paint.training import checkpoint, run_log
 from paint.training.callbacks import Callback, tell_callbacks
 from paint.training.health import Health
 from paint.training.log_probs import OFF_POLICY_KL_WARNING, ON_POLICY
-from paint.training.prompt_filter import FirstPrompts, print_first_completion, print_first_prompts
 from paint.training.solutions import add_gradient_of_solutions
 from paint.training.step_checks import require_step
 from paint.training.token_log import write_tokens
@@ -50,9 +50,7 @@ def loop(
     signals: list[int],
 ) -> None:
     """Run the steps after ``done``, with their logs, checkpoints and validations."""
-    config, accelerator, first = setup.config.train, setup.accelerator, None
-    if accelerator.is_main_process and not done:
-        first = _print_first_prompts(setup, display)
+    config, accelerator = setup.config.train, setup.accelerator
     updates: list[None] = []  # of a step that is not complete
     setup.optimizer.register_step_pre_hook(lambda *_: updates.append(None))
 
@@ -73,7 +71,7 @@ def loop(
             while done < config.steps:
                 clock = Clock(display)
                 step = _take_step(setup, done, clock)
-                ended_by = log_step(setup, folder, display, *step, clock, done + 1, printed=first)
+                ended_by = log_step(setup, folder, display, *step, clock, done + 1)
                 done += 1
                 updates.clear()
 
@@ -100,13 +98,6 @@ def loop(
             if not updates:
                 _save_after_failure(setup, folder, done)
             raise
-
-
-def _print_first_prompts(setup: Setup, display: Display) -> FirstPrompts:
-    row, problem = minibatch(setup, 0)[0]
-    contexts = setup.contexts if setup.resolved.algorithm.needs_context else None
-    seed = row_seed(setup.config.train.seed, 0, row)
-    return print_first_prompts(display, setup.policy, contexts, problem, seed)
 
 
 def _take_step(
@@ -180,22 +171,24 @@ def log_step(
     further: Mapping[str, float],
     clock: Clock,
     step_number: int,
-    *,
-    printed: FirstPrompts | None = None,
 ) -> list[str]:
     """Log a step, from 1, with ``further`` metrics; return what of the callbacks ends the run."""
     if not setup.accelerator.is_main_process:
         return []
-    if printed and step_number == 1:
+    if step_number == 1:
         shown = next((s for s in scored if s.tokens), scored[0])
-        print_first_completion(display, setup.policy, shown, printed)
+        _print_rollout(display, setup.policy, shown)
 
     options, rollout, log = setup.resolved.objective, setup.config.rollout, setup.config.log
     metrics: dict[str, float] = {"step": step_number}
-    metrics |= run_log.step_metrics(scored, options, gives_answers=setup.grader.gives_answers)
+    metrics |= run_log.step_metrics(
+        scored,
+        options,
+        gives_answers=setup.grader.gives_answers,
+        unanswered=setup.grader.unanswered,
+    )
     if rollout.off_policy_steps and all(r.behavior_log_probs is None for r in scored):
         metrics |= ON_POLICY
-    metrics |= run_log.unanswered(scored, setup.grader.unanswered)
     if setup.resolved.algorithm.learns_from == "differences":
         # An algorithm's own value, which counts what it has learned from, stays.
         metrics = run_log.equal_rewards(scored, rollout.samples_per_problem) | metrics
@@ -220,6 +213,23 @@ def log_step(
     display.step(metrics, step_values(metrics, in_full=LOGGER.isEnabledFor(logging.DEBUG)))
     ended = tell_callbacks(setup.callbacks, "on_step", step_number, metrics, records)
     return [_name_of(callback) for callback in ended]
+
+
+def _print_rollout(display: Display, policy: Policy, rollout: Rollout) -> None:
+    """Print a completion and its prompts as the model reads them, special tokens included."""
+    # A template that differs by accident shows here (D2).
+    student = policy.decode(rollout.prompt, special=True)
+    parts = [("first student prompt", rollout.prompt, student)]
+    if view := rollout.teacher_prompt:
+        teacher = differing_lines(
+            policy.decode(view.prompt, special=True), student, "the student's"
+        )
+        parts.append(("first teacher prompt", view.prompt, teacher))
+    ids = list(rollout.completion.ids)
+    parts.append(("completion", ids, policy.decode(ids, special=True)))
+    for title, tokens, text in parts:
+        display.note(f"--- {title}, {len(tokens)} tokens ---\n{text}")
+    display.note("---")
 
 
 def _name_of(callback: Callback) -> str:
@@ -252,6 +262,8 @@ def _step_warnings(
             f"the completions are off-policy: off_policy_kl is {kl:.2g} nats, over "
             f"{OFF_POLICY_KL_WARNING:g}; lower {lag}train.learning_rate"
         )
+    if metrics["step"] == 1:
+        yield _describe_unmasked(setup, scored)
     graded = [(r.grade, r.problem.name) for r in scored if r.grade]
     yield describe_failures([grade for grade, _ in graded], [name for _, name in graded])
     long = [r for r in scored if r.teacher_prompt and r.teacher_prompt.refused_tokens]
@@ -261,6 +273,25 @@ def _step_warnings(
             f"over the limit, and they are passed over; first on problem {long[0].problem.id}: "
             f"{long[0].teacher_prompt.refused_tokens:,} tokens (data.max_prompt_tokens)"
         )
+
+
+def _describe_unmasked(setup: Setup, scored: Sequence[Rollout]) -> str:
+    """Return a warning of contexts that would be masked and have no anchors; "" for none."""
+    options = setup.config.context
+    is_masked = any(context_source(source).masked for source in options.source)
+    if not is_masked or options.mask_ratio_wrong == options.mask_ratio_correct == 0:
+        return ""
+    problems = {r.problem.id: r.problem for r in scored if r.teacher_prompt}
+    without_anchors = 0
+    for problem in problems.values():
+        text = setup.contexts.aligned(problem, setup.contexts.of_own_row(problem))
+        without_anchors += not setup.contexts.is_masked(text)
+    if not without_anchors:
+        return ""
+    return (
+        f"{without_anchors} of {len(problems)} contexts have no anchors: their overlap counts as "
+        f"0, and they are shown in full (context.alignment words or fixed masks them, too)"
+    )
 
 
 def print_end(folder: Path, done: int, seconds: float, display: Display) -> None:

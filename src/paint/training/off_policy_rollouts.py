@@ -89,6 +89,7 @@ class OffPolicyRollouts(ABC):
         return copies
 
 
+@dataclass
 class AsyncRollouts(OffPolicyRollouts):
     """Requests to servers, which generate while a step trains.
 
@@ -97,9 +98,7 @@ class AsyncRollouts(OffPolicyRollouts):
     k steps, as many as there were. A resumed run repeats the pending requests.
     """
 
-    @cached_property
-    def _pending(self) -> dict[int, PendingCompletions]:
-        return {}
+    _pending: dict[int, PendingCompletions] = field(default_factory=dict)  # by step
 
     @cached_property
     def _engines(self) -> list[Engine]:
@@ -146,6 +145,7 @@ class AsyncRollouts(OffPolicyRollouts):
             self._pending[step] = engine.submit(*self.request(step))
 
 
+@dataclass
 class BatchedRollouts(OffPolicyRollouts):
     """The rows of k + 1 steps sampled at once, in the training process.
 
@@ -155,9 +155,7 @@ class BatchedRollouts(OffPolicyRollouts):
     within a group samples the same rows in one call again.
     """
 
-    @cached_property
-    def _rollouts(self) -> dict[int, list[Rollout]]:
-        return {}
+    _rollouts: dict[int, list[Rollout]] = field(default_factory=dict)  # by step
 
     def get(self, step: int, clock: Clock) -> list[Rollout]:
         if step not in self._rollouts:

@@ -1,22 +1,22 @@
-"""Drops or rejects problems whose prompts exceed the limit; prints the first prompts.
+"""Leaves out, or refuses, problems whose prompts are over the limit or are no prompts.
 
 A prompt is never truncated: a solution without its end would be another experiment.
 """
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import chain, islice
 
 from chatforms.lengths import most_tokens, token_lengths
-from paint.config.context_sources import context_source
 from paint.config.schema import PAPER_PROMPTS, DataConfig
-from paint.core.display import Display, differing_lines
+from paint.core.display import Display
 from paint.data.contexts import Contexts
 from paint.data.mixtures import counts_by_source
 from paint.data.problems import DataError, Problem, ValidRows
 from paint.inference.conversations import written_conversation
-from paint.inference.rollouts import Rollout, TeacherPrompt
-from paint.models.lengths import chunks, spaced
+from paint.models.lengths import chunks
 from paint.models.model_errors import REASON, PromptError
 from paint.models.policy import Policy
 from paint.models.prompts import replaced_system_turns
@@ -24,15 +24,13 @@ from paint.models.references import describe_changes
 from paint.resolve.check import Resolved
 from paint.resolve.structure import position_limit
 from paint.training.row_prompts import RowPrompts, measure_rows, shows_another
-from paint.training.teacher_views import (
-    masked_context,
-    prompt_limit,
-    reserved_tokens,
-    view_with_context,
-)
+from paint.training.teacher_views import prompt_limit, reserved_tokens
 
 MARKS = 64
 """Tokens that a chat template adds to a message, at most (assumed)."""
+
+NO_PROMPT = "the chat template does not take their turns or thoughts"
+TOO_LONG = "over the token limit"
 
 
 def filter_problems(
@@ -54,10 +52,8 @@ def filter_problems(
     if measured is None:
         measured = measure_rows(run, policy.writer, contexts, rows, display, limit=limit)
     check = _PromptCheck(policy, run, limit)
-    pairs = [pair for pair in zip(rows, measured, strict=True) if check.is_taken(*pair)]
-    if len(check.with_control) == len(rows):
-        raise DataError(f"{config.data.place}: no problem is left; all hold {REASON}")
-    kept = check.fitting(pairs)
+    prompts = [pair for pair in zip(rows, measured, strict=True) if check.is_prompt(*pair)]
+    kept = check.fitting(prompts)
     if shows_another(run) and kept:
         # Another row's text must fit as well, and only solutions that fit themselves are shown.
         longest = _longest_solution(policy, [problem for problem, _ in kept], display)
@@ -65,24 +61,16 @@ def filter_problems(
         longest = max(longest, reserved_tokens(run) if contexts.needs_peers else 0)
         kept = check.fitting_beside(kept, longest)
     problems = [problem for problem, _ in kept]
-    refused, over = len(check.refused), len(rows) - len(check.with_control) - len(problems)
     if not problems:
-        others = f"; the chat template does not take {refused}" if refused else ""
+        counts = ", ".join(f"{number} {reason}" for reason, number in check.left_out.items())
         raise DataError(
-            f"{config.data.place}: no problem is left; {over - refused} of {over} are over "
-            f"{limit} tokens{others}"
+            f"{config.data.place}: no problem is left of {len(rows)} with a limit of {limit} "
+            f"tokens: {counts}"
         )
     _require_every_source(config.data, problems, limit)
-
-    skipped = {
-        REASON: len(check.with_control),
-        "the chat template does not take their turns or thoughts": refused,
-        "over the token limit": over - refused,
-    }
-    for reason, number in (candidates.skipped | skipped).items():
-        if number:
-            display.warn(f"skipped {number} rows: {reason}")
-    _note_prompts(policy, run, contexts, problems, display)
+    for reason, number in (candidates.skipped | check.left_out).items():
+        display.warn(f"skipped {number} rows: {reason}")
+    _note_prompts(policy, run, problems, display)
     return problems
 
 
@@ -98,12 +86,10 @@ def _require_every_source(data: DataConfig, problems: Sequence[Problem], limit: 
 
 
 def _note_prompts(
-    policy: Policy, run: Resolved, contexts: Contexts, problems: Sequence[Problem], display: Display
+    policy: Policy, run: Resolved, problems: Sequence[Problem], display: Display
 ) -> None:
     """Say what of the problems the views do not read as it is in the file."""
     display.warnings([replaced_system_turns(run.config.prompts, problems)])
-    if run.algorithm.needs_context:
-        note_unmasked(contexts, problems, display)
     if run.learns_solutions:
         display.notes(describe_changes([policy.reference(problem) for problem in problems]))
 
@@ -118,47 +104,37 @@ class _PromptCheck:
     policy: Policy
     run: Resolved
     limit: int
-    with_control: list[Problem] = field(default_factory=list)  # text, and left out
-    refused: list[Problem] = field(default_factory=list)  # by the chat template, and left out
+    left_out: Counter[str] = field(default_factory=Counter)  # rows by the reason
 
-    @property
-    def stops(self) -> bool:
-        return self.run.config.data.on_bad_row == "error"
-
-    def place(self, problem: Problem) -> str:
-        return f"{self.run.config.data.path_of(problem.source)}: problem {problem.name}"
-
-    def is_taken(self, problem: Problem, row: RowPrompts) -> bool:
+    def is_prompt(self, problem: Problem, row: RowPrompts) -> bool:
         """Return whether a problem has no control text, and is a prompt by the chat template."""
-        if row.control and self.stops:
-            raise DataError(
-                f"{self.place(problem)} holds {REASON}{row.control}; fix the row or "
-                f"pass --data.on-bad-row skip"
-            )
         if row.control:
-            self.with_control.append(problem)
+            self._leave_out(REASON, problem, f"problem {problem.name} holds {REASON}{row.control}")
         elif row.refused:
-            self._set_aside(problem, row.refused)
+            self._leave_out(NO_PROMPT, problem, str(row.refused))
         return not (row.control or row.refused)
 
-    def _set_aside(self, problem: Problem, error: PromptError) -> None:
-        if self.stops:
+    def _leave_out(self, reason: str, problem: Problem, fault: str) -> None:
+        """Count a row by a reason, or raise DataError for it by data.on_bad_row."""
+        data = self.run.config.data
+        if data.on_bad_row == "error":
             raise DataError(
-                f"{self.run.config.data.path_of(problem.source)}: {error}; --data.on-bad-row skip "
-                f"leaves such rows out"
-            ) from error
-        self.refused.append(problem)
+                f"{data.path_of(problem.source)}: {fault}; correct the row, or pass "
+                f"--data.on-bad-row skip"
+            )
+        self.left_out[reason] += 1
 
     def fitting(self, rows: Sequence[Measured]) -> list[Measured]:
         """Return the problems whose prompts fit, with what is learned of their solutions."""
         kept: list[Measured] = []
         for chunk in chunks(rows):
-            learned = self._learned(chunk) if self.run.learns_solutions else [0] * len(chunk)
-            for (problem, row), solution in zip(chunk, learned, strict=True):
-                if solution is None:  # set aside
-                    continue
-                if self._fits(problem, max(row.student, row.teacher, solution)):
-                    kept.append((problem, row))
+            learned = dict.fromkeys(range(len(chunk)), 0)
+            if self.run.learns_solutions:
+                learned = self._learned(chunk)
+            for place, length in learned.items():
+                problem, row = chunk[place]
+                if self._fits(problem, max(row.student, row.teacher, length)):
+                    kept.append(chunk[place])
         return kept
 
     def fitting_beside(self, rows: Sequence[Measured], tokens: int) -> list[Measured]:
@@ -166,40 +142,37 @@ class _PromptCheck:
         return [pair for pair in rows if self._fits(pair[0], pair[1].beside_another + tokens)]
 
     def _fits(self, problem: Problem, length: int) -> bool:
-        if length > self.limit and self.stops:
-            self._refuse(problem, length)
+        if length > self.limit:
+            self._leave_out(TOO_LONG, problem, self._describe_length(problem, length))
         return length <= self.limit
 
-    def _learned(self, rows: Sequence[Measured]) -> list[int | None]:
-        """Return tokens of each prompt with its solution, or a bound in the limit; None: aside."""
-        policy = self.policy
-        found, texts = list[int | None](), dict[int, list[str]]()
-        end = len(policy.solution_ids(""))
+    def _learned(self, rows: Sequence[Measured]) -> dict[int, int]:
+        """Return tokens of prompts with their solutions, or a bound in the limit, by their place.
+
+        Solutions that are none by the chat template are left out.
+        """
+        policy, end = self.policy, len(self.policy.solution_ids(""))
+        lengths: dict[int, int] = {}
+        counted: dict[int, list[str]] = {}  # texts of the rows that may be over the limit
         for place, (problem, row) in enumerate(rows):
             try:
                 if problem.conversation:
-                    found.append(self._longest_turn(problem, row))
+                    lengths[place] = self._longest_turn(problem, row)
                     continue
                 reference = policy.reference(problem)
             except PromptError as error:
-                self._set_aside(problem, error)
-                found.append(None)
+                self._leave_out(NO_PROMPT, problem, str(error))
                 continue
-            own = [text for text in (reference.lead, reference.text) if text]
-            length = row.student + end + sum(most_tokens(policy.tokenizer, one) for one in own)
-            found.append(length)
-            if length > self.limit:
-                # All three are tokenised by themselves.
-                own += [] if row.is_counted else policy.writer.texts(problem)
-                texts[place] = own
-        counts = iter(
-            token_lengths(policy.tokenizer, [one for own in texts.values() for one in own])
-        )
-        for place, own in texts.items():
-            row = rows[place][1]
-            before = row.student if row.is_counted else 0
-            found[place] = before + end + sum(next(counts) for _ in own)
-        return found
+            own = [reference.lead, reference.text]
+            bounds = [most_tokens(policy.tokenizer, text) for text in own]
+            lengths[place] = row.student + sum(bounds) + end
+            if lengths[place] > self.limit:
+                # All of them are tokenised by themselves.
+                counted[place] = [*policy.writer.texts(problem), *own]
+        counts = iter(token_lengths(policy.tokenizer, [*chain.from_iterable(counted.values())]))
+        for place, texts in counted.items():
+            lengths[place] = sum(islice(counts, len(texts))) + end
+        return lengths
 
     def _longest_turn(self, problem: Problem, row: RowPrompts) -> int:
         """Return tokens of a conversation's longest turn with its prompt, or a bound."""
@@ -213,18 +186,18 @@ class _PromptCheck:
         turns = written.conversation.turns if written.conversation else ()
         return max(len(turn.prompt) + turn.length for turn in turns)
 
-    def _refuse(self, problem: Problem, length: int) -> None:
+    def _describe_length(self, problem: Problem, length: int) -> str:
         algorithm, data = self.run.algorithm, self.run.config.data
         kind = "teacher prompt" if algorithm.needs_context else "prompt"
         if not algorithm.needs_rollouts:
             kind = "prompt with its solution"
         elif self.run.learns_solutions:
             kind = f"{kind}, or a prompt with its solution,"
-        raise DataError(
-            f"{self.place(problem)} makes a {kind} of {length} tokens, over the limit of "
+        return (
+            f"problem {problem.name} makes a {kind} of {length} tokens, over the limit of "
             f"{self.limit} (data.max_prompt_tokens {data.max_prompt_tokens}, or the model's "
             f"{position_limit(self.policy.base.config)} positions less rollout.max_new_tokens "
-            f"{reserved_tokens(self.run)}); shorten it, or pass --data.on-bad-row skip"
+            f"{reserved_tokens(self.run)})"
         )
 
 
@@ -252,29 +225,6 @@ def describe_missing_answers(run: Resolved, problems: Sequence[Problem]) -> str:
     )
 
 
-def note_unmasked(contexts: Contexts, problems: Sequence[Problem], display: Display) -> None:
-    """Name the contexts that the teacher reads in full."""
-    sources = [context_source(source) for source in contexts.options.source]
-    shared = [source.name for source in sources if source.origin == "setting"]
-    if shared:
-        display.note(f"the context of {' and '.join(shared)} is shown in full to every problem")
-    is_masked = any(source.masked for source in sources)
-    hides = contexts.options.mask_ratio_wrong > 0 or contexts.options.mask_ratio_correct > 0
-    if is_masked and hides and contexts.options.alignment == "anchors":
-        searched = spaced(problems)
-        texts = (
-            contexts.aligned(problem, contexts.of_own_row(problem))
-            for problem in display.track("contexts searched for anchors", searched)
-        )
-        without_anchors = sum(not contexts.is_masked(text) for text in texts)
-        if without_anchors:
-            display.warn(
-                f"{without_anchors} of {len(searched)} contexts have no anchors: their overlap "
-                f"counts as 0, and they are shown in full (context.alignment words or fixed masks "
-                f"them, too)"
-            )
-
-
 def warn_template_mismatch(display: Display, policy: Policy) -> None:
     """Warn if the views' templates differ in more than the context (docs/fidelity.md, D9)."""
     student, teacher = policy.template_difference()
@@ -288,61 +238,3 @@ def warn_template_mismatch(display: Display, policy: Policy) -> None:
         f"1 leaves the first token after it (first_kl) out of the loss; model.teacher_thinking and "
         f"model.student_thinking, if they are equal, give both the same template"
     )
-
-
-@dataclass(frozen=True)
-class FirstPrompts:
-    """The prompts that were printed before the first rollout."""
-
-    student: list[int]
-    teacher: TeacherPrompt | None = None  # None where it depends on the completion
-
-
-def print_first_prompts(
-    display: Display, policy: Policy, contexts: Contexts | None, problem: Problem, seed: int
-) -> FirstPrompts:
-    """Print the prompts of student and teacher of a problem, before there is a completion.
-
-    The teacher's is that of a completion without overlap; contexts are None without a teacher.
-    """
-    student = policy.student_prompt(problem)
-    _print_prompt(display, policy, "first student prompt", student)
-    if contexts is None or contexts.reads_feedback or contexts.needs_peers:
-        return FirstPrompts(student)
-    context, metrics = masked_context(contexts, problem, seed)
-    teacher, ratio = view_with_context(policy, problem, context), metrics["mask_ratio"]
-    title = "first teacher prompt"
-    if ratio:
-        title += f" (with {ratio:.0%} hidden, as of a completion without overlap)"
-    _print_prompt(display, policy, title, teacher.prompt, student)
-    return FirstPrompts(student, teacher)
-
-
-def print_first_completion(
-    display: Display, policy: Policy, rollout: Rollout, printed: FirstPrompts
-) -> None:
-    """Print a completion with special tokens, and prompts of its own that it is the first to have.
-
-    A teacher's prompt that differs in what of the context is hidden alone is not printed again.
-    """
-    if rollout.prompt != printed.student:
-        _print_prompt(display, policy, "its student prompt", rollout.prompt)
-    teacher = rollout.teacher_prompt
-    if teacher and (printed.teacher is None or teacher.rationale is not None):
-        _print_prompt(display, policy, "its teacher prompt", teacher.prompt, rollout.prompt)
-    _print_prompt(display, policy, "completion", rollout.completion.ids)
-    display.note("---")
-
-
-def _print_prompt(
-    display: Display,
-    policy: Policy,
-    title: str,
-    ids: Sequence[int],
-    student: Sequence[int] | None = None,
-) -> None:
-    # As the model reads them: a template that differs by accident shows here (D2).
-    text = policy.decode(ids, special=True)
-    if student is not None:
-        text = differing_lines(text, policy.decode(student, special=True), "the student's")
-    display.note(f"--- {title}, {len(ids)} tokens ---\n{text}")

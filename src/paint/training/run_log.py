@@ -177,13 +177,17 @@ def append_metrics(folder: Path, metrics: Mapping[str, float]) -> None:
 
 
 def step_metrics(
-    scored: Sequence[Rollout], options: Objective, *, gives_answers: bool = False
+    scored: Sequence[Rollout],
+    options: Objective,
+    *,
+    gives_answers: bool = False,
+    unanswered: Sequence[str] = (),
 ) -> dict[str, float]:
     """Return the metrics of a step from all its rollouts (docs/reference/metrics.md).
 
     Metrics that a method does not have are left out: references have no grades, baselines no
-    teacher, and a step that learns from no rollout no loss. A grader that ``gives_answers`` has
-    their accuracy as its mean reward.
+    teacher, and a step that learns from no rollout no loss. ``gives_answers`` and ``unanswered``
+    are the grader's.
     """
     kept = [s for s in scored if s.tokens]
     metrics = loss_metrics(kept, options) if kept else {}
@@ -205,7 +209,7 @@ def step_metrics(
         grades = [s.grade for s in scored if s.grade]
         # An environment's reward is a number, whatever the grader gives.
         gives_answers = gives_answers and not any(c.conversation_grade for c in sampled)
-        metrics |= grade_metrics(grades, gives_answers=gives_answers)
+        metrics |= grade_metrics(grades, gives_answers=gives_answers, unanswered=unanswered)
         if gaps:  # an algorithm need not score the sampled tokens
             metrics["logprob_mismatch_mean"] = sum(gaps) / len(gaps)
             metrics["logprob_mismatch_p99"] = gaps[int(0.99 * (len(gaps) - 1))]
@@ -234,13 +238,21 @@ def source_metrics(
     return metrics
 
 
-def grade_metrics(grades: Sequence[Grade], *, gives_answers: bool) -> dict[str, float]:
-    """Return means of the grades of a step, over the completions that have a reward."""
+def grade_metrics(
+    grades: Sequence[Grade], *, gives_answers: bool, unanswered: Sequence[str] = ()
+) -> dict[str, float]:
+    """Return means of the grades of a step, over the completions that have a reward.
+
+    A grader that ``gives_answers`` has their accuracy as its mean reward. Of another, reasons that
+    are ``unanswered`` say that there is no answer.
+    """
     graded = [grade for grade in grades if grade.reward is not None]
     failures = sum(grade.failed for grade in grades)
     metrics: dict[str, float] = {}
     if gives_answers and graded:
         metrics["unboxed_frac"] = sum(grade.answer is None for grade in graded) / len(graded)
+    elif unanswered and graded:
+        metrics["unboxed_frac"] = sum(g.reason in unanswered for g in graded) / len(graded)
     if graded:
         metrics["accuracy"] = sum(grade.correct for grade in grades) / len(graded)
     if graded and not gives_answers:
@@ -266,14 +278,6 @@ def reward_metrics(grades: Sequence[Grade]) -> dict[str, float]:
         metrics[f"rewards/{name}/mean"] = statistics.fmean(rewards)
         metrics[f"rewards/{name}/std"] = statistics.stdev(rewards) if len(rewards) > 1 else 0.0
     return metrics
-
-
-def unanswered(scored: Sequence[Rollout], reasons: Sequence[str]) -> dict[str, float]:
-    """Return the share of graded completions whose grade has one of a grader's ``reasons``."""
-    graded = [s.grade for s in scored if s.grade and s.grade.reward is not None]
-    if not reasons or not graded:
-        return {}
-    return {"unboxed_frac": sum(grade.reason in reasons for grade in graded) / len(graded)}
 
 
 def equal_rewards(scored: Sequence[Rollout], size: int) -> dict[str, float]:

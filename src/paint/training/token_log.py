@@ -7,7 +7,6 @@ docs/reference/run-folder.md lists the columns. Pages with a wrong checksum are 
 
 from collections.abc import Sequence
 from io import BytesIO
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -52,25 +51,15 @@ def write_tokens(
 
 
 def read_tokens(path: Path) -> dict[int, dict[str, Any]]:
-    """Read a token file: by row, its columns in token order, numbers as arrays, text as lists."""
+    """Return the columns of a token file in token order, by row."""
     hint = (
         f"restore it, or delete it: `paint show --steps {step_of(path)}` computes the values again"
     )
     with wrap_errors(path, CorruptFileError, hint):
         table = pq.read_table(BytesIO(path.read_bytes()), page_checksum_verification=True)
-    columns: dict[str, Any] = {}
-    for field, column in zip(table.schema, table.columns, strict=True):
-        if pa.types.is_string(field.type):
-            columns[field.name] = column.to_pylist()
-        else:
-            columns[field.name] = column.to_numpy()
-    # The tokens of a row stand together: a row ends where the next token has another number.
-    ends = np.flatnonzero(np.diff(columns["row"])) + 1
-    edges = [0, *ends.tolist(), len(table)]
     rows = {}
-    for start, end in pairwise(edges):
-        number = int(columns["row"][start])
-        rows[number] = {name: values[start:end] for name, values in columns.items()}
+    for number, part in table.to_pandas().groupby("row"):
+        rows[int(number)] = {name: part[name].to_numpy() for name in part}
     return rows
 
 
