@@ -18,6 +18,7 @@ from math import inf, isfinite
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from paint.config.collapse import COLLAPSE_WARNINGS
 from paint.config.context_sources import SOURCES, context_source, sources_help
 
 # "as" marks what other modules may import from here, for mypy.
@@ -594,36 +595,23 @@ class ConversationConfig(Section):
 ONE_TURN = ConversationConfig()
 """Nothing answers: a completion is all."""
 
-WarningName = Literal[
-    "truncated",
-    "no_answer",
-    "repetition",
-    "longer",
-    "shorter",
-    "entropy_low",
-    "entropy_high",
-    "kl",
-    "overlap",
-    "clipped",
-    "drift",
-    "negative_loss",
-    "all_truncated",
-    "all_unanswered",
-    "equal_rewards",
-    "no_tool_call",
-]
-
-
-StopName = Literal["none", WarningName]
+STOPS = ("none", *COLLAPSE_WARNINGS)
 
 
 @dataclass(frozen=True, slots=True)
 class HealthConfig(Section):
     """Collapse warnings from the metrics (docs/how-to/watch-a-run.md)."""
 
-    stop_on: tuple[StopName, ...] = setting(("kl",), [_distinct("warnings"), NONE_ALONE])
-    """Warnings that end the run with a checkpoint, or none; others are printed. Those of a
-    comparison, whose steps are equal, end on no warning (ours)."""
+    stop_on: tuple[str, ...] = setting(
+        ("kl",),
+        [
+            _distinct("warnings"),
+            NONE_ALONE,
+            Check(f"of {', '.join(STOPS)}", lambda names: set(names) <= set(STOPS)),
+        ],
+        help_text="Warnings that end the run with a checkpoint, or none; others are printed: "
+        f"{', '.join(COLLAPSE_WARNINGS)}. The steps of a comparison end on none (ours).",
+    )
     drift_path: str = ""
     """Problems, named as data.path, on eight of which the student's KL from its base is measured
     after each step; empty: it is not (ours; docs/how-to/watch-a-run.md)."""
