@@ -474,14 +474,11 @@ def require_same_beginning(run: Resolved, folder: Path) -> tuple[str, ...]:
     for step in range(step_of(last) if last else 0):
         rates = [learning_rate(run.optimizer, config, step) for config in (shorter, now)]
         if rates[0] != rates[1]:
-            schedule = f"train.schedule {now.schedule}"
-            if ":" in now.optimizer:
-                schedule = f"the schedule of train.optimizer {now.optimizer}"
             raise RunError(
-                f"{folder} cannot be made longer: {schedule} depends on the number of steps, and "
-                f"of {now.steps} steps, step {step + 1} would have had the learning rate "
-                f"{rates[1]:.3g}, not {rates[0]:.3g}; start a new run with --train.steps "
-                f"{now.steps}"
+                f"{folder} cannot be made longer: by train.schedule {now.schedule} and "
+                f"train.optimizer {now.optimizer}, step {step + 1} of {now.steps} would have had "
+                f"the learning rate {rates[1]:.3g}, not {rates[0]:.3g}; start a new run with "
+                f"--train.steps {now.steps}"
             )
     own = [f"train.{key} {getattr(now, key)}" for key in ("method", "optimizer")]
     own = [setting for setting in own if ":" in setting]
