@@ -22,7 +22,7 @@ USER_ERRORS = [
     ("eval nowhere/model --benchmarks demo", "nowhere/model"),
     ("resume runs/a --gpus=-1", "gpus must be an integer from 0"),
     ("train demo-paint --train.st\u202eeps 1", "--train.st\\u202eeps"),
-    ("plan demo-paint -- --train.steps=1", "the argument --"),
+    ("plan demo-paint -- --train.steps=1", '"--" is one value too many'),
     ("trian demo-paint", "did you mean train?"),
     ("advise demo-paint --train.method sft", 'train.method "sft"'),
     ("train nowhere.toml", "nowhere.toml cannot be read: No such file or directory"),

@@ -8,8 +8,8 @@ from paint.cli.main import main, parse
 
 REFUSED = {
     "--model.liger=none": ["model.liger", '"none"', "true or false"],
-    "--model.liger none": ["--model.liger", '"none"'],
-    "--train.steps 3 4": ["--train.steps", '"4"'],
+    "--model.liger none": ['"none" is one value too many'],
+    "--train.steps 3 4": ['"4" is one value too many'],
     "--train.steps": ["--train.steps", "needs a value"],
     "--train.steps 1_0": ["train.steps", '"1_0"', "an integer"],
     "--train.steps 1e3": ["train.steps", '"1e3"', "an integer"],

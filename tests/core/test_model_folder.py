@@ -40,18 +40,11 @@ def files(folder: Path, **contents: object) -> Path:
     return folder
 
 
-def optimizer(folder: Path) -> Path:
-    (model(folder, "model*") / "training_args.bin").touch()
-    return folder
-
-
 TOKENIZER = "tokenizer*", "chat_template.jinja"
 KINDS: dict[str, tuple[Callable[[Path], Path], str]] = {
     "adapter": (lambda f: files(f, adapter_config_json=ADAPTER), r"adapter.*Qwen/Qwen3-1.7B"),
     "run": (lambda f: files(f, run_json={}), r"is a run or .*paint export .*--merged"),
     "full checkpoint": (lambda f: files(f, state_json={}, model__config_json={}), "checkpoint"),
-    "no weights": (lambda f: model(f, "model*"), "has no weights"),
-    "optimizer": (optimizer, "has no weights"),
     "no tokenizer": (lambda f: model(f, *TOKENIZER), "has no tokenizer"),
     "classifier": (
         lambda f: model(f, architectures=["LlamaForSequenceClassification"]),
@@ -78,7 +71,6 @@ def test_folder_of_model_is_none_of_these(tmp_path: Path) -> None:
     own = model(tmp_path / "own", "tokenizer_config.json", architectures=None)
     assert other_than_model(own) == ""
     (own / "tokenizer.json").rename(own / "tokenizer.model")
-    (own / "model.safetensors").rename(own / "pytorch_model-00001-of-00002.bin")
     assert other_than_model(own) == ""
     bare = model(tmp_path / "bare", *TOKENIZER, "model*")
     assert other_than_model(bare, complete=False) == ""  # a plan reads config.json alone

@@ -145,12 +145,6 @@ def test_require_distinct_refuses_sets_of_one_name() -> None:
     [
         ({"path": ["a.jsonl", "b.jsonl"]}, ("a.jsonl", "b.jsonl"), ()),
         ({"path": ["a.jsonl", "b.jsonl"], "weights": [2, 1]}, ("a.jsonl", "b.jsonl"), (2.0, 1.0)),
-        (
-            {"path": [{"path": "a.jsonl", "weight": 0.5}, {"path": "b.jsonl"}]},
-            ("a.jsonl", "b.jsonl"),
-            (0.5, 1.0),
-        ),
-        ({"path": [{"path": "a.jsonl", "weight": 2}]}, "a.jsonl", ()),
         ({"path": ["o/n:main", "o/n:socratic@test"]}, ("o/n:main", "o/n:socratic@test"), ()),
     ],
 )

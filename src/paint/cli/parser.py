@@ -31,7 +31,7 @@ from paint.config.recipe import (
     read_recipe,
 )
 from paint.config.schema import Config, ConfigError, EvaluationConfig
-from paint.core.errors import format_short, format_value, has_control_characters
+from paint.core.errors import format_short
 from paint.core.extensions import OptionTable, named_options, option_fields, values_of
 from paint.core.settings import Check
 from paint.core.trust import UntrustedError, trust_records, vouch_for
@@ -94,17 +94,12 @@ def parse_line(line: Sequence[str], commands: Mapping[str, Command], about: str)
     Raises SystemExit with 0 after help or completion, and ConfigError for a word that is no flag or
     no value of its flag, or a recipe that cannot be read.
     """
-    for argument in line:
-        if has_control_characters(argument):
-            raise ConfigError(f"the argument {format_value(argument)} holds control characters")
     command = find_command(line, commands)
     if command is None:
         return _parse_without_command(line, commands, about)
     words = list(line[len(command.name.split()) :])
     if HELP & set(words):
         _print_help(command, [word for word in words if word not in HELP])
-    if "--" in words:
-        raise ConfigError("the argument -- would hide the settings after it; leave it out")
     return _read_line(command, words)
 
 

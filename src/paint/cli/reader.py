@@ -42,7 +42,6 @@ class Words(NamedTuple):
     positional: list[str]
     parameters: dict[str, Any]
     settings: dict[str, list[str]]
-    after: dict[int, str]  # positional words that follow a flag's values, with the flag
 
 
 def setting_flags(kind: Any, prefix: str = "") -> dict[str, Flag]:
@@ -63,13 +62,11 @@ def read_words(words: Sequence[str], flags: Mapping[str, Flag]) -> Words:
     Raises ConfigError for an unknown flag, a missing value, a parameter's value of another type or
     out of its range, and a secret, which is not repeated.
     """
-    found = Words([], {}, {}, {})
-    rest, before = list(words), ""
+    found = Words([], {}, {})
+    rest = list(words)
     while rest:
         word = rest.pop(0)
         if not _FLAG.match(word):
-            if before:
-                found.after[len(found.positional)] = before
             found.positional.append(word)
             continue
         before, equals, value = word.partition("=")
@@ -146,12 +143,9 @@ def positional_values(
         elif parameter.default is Parameter.empty:
             missing.append(parameter.name.upper())
     if missing:
-        verb = "is" if len(missing) == 1 else "are"
-        raise ConfigError(f"{' and '.join(missing)} {verb} missing; `{command} --help` explains")
+        raise ConfigError(f"missing: {' and '.join(missing)}; `{command} --help` explains")
     if rest:
-        place = len(words.positional) - len(rest)
-        after = f" after {words.after[place]}" if place in words.after else ""
         raise ConfigError(
-            f"{format_short(rest[0])}{after} is one value too many; `{command} --help` explains"
+            f"{format_short(rest[0])} is one value too many; `{command} --help` explains"
         )
     return found

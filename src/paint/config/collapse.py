@@ -28,21 +28,10 @@ def _without_reward(first: Metrics, last: Metrics) -> bool:
     return "advantage" not in last
 
 
-@dataclass(frozen=True, slots=True)
-class Remedy:
-    """What helps, and where: a metric above 0, and one of some clip modes."""
-
-    text: str
-    where: str = ""
-    clip_modes: tuple[str, ...] = ()
-
-
-LOWER_RATE = Remedy("lower train.learning_rate")
-# Of the clips that take gradient away or turn it around (docs/concepts/clip.md).
-OTHER_CLIP = Remedy(
-    'set objective.clip_mode "huber"', where="clip_frac", clip_modes=("pointwise", "token")
-)
-LONGER = Remedy("raise rollout.max_new_tokens")
+LOWER_RATE = "lower train.learning_rate"
+# These clips take gradient away or turn it around (docs/concepts/clip.md).
+OTHER_CLIP = 'set objective.clip_mode "huber" where it is "pointwise" or "token"'
+LONGER = "raise rollout.max_new_tokens"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +51,7 @@ class CollapseWarning:
     metric: str
     is_outside: Callable[[float, float], bool]
     meaning: str
-    remedies: tuple[Remedy, ...] = (LOWER_RATE,)
+    remedies: tuple[str, ...] = (LOWER_RATE,)
     window: int = WINDOW
     from_first: bool = False
     is_lasting: bool = False
@@ -87,9 +76,9 @@ _ALL = (
         lambda last, first: last >= 1.0,
         "no reward differs from those of the same problem: nothing is learned from them",
         (
-            Remedy("take problems of which some completions are right"),
-            Remedy("raise rollout.samples_per_problem or rollout.temperature"),
-            Remedy("take a grader that tells completions apart"),
+            "take problems of which some completions are right",
+            "raise rollout.samples_per_problem or rollout.temperature",
+            "take a grader that tells completions apart",
         ),
         from_first=True,
     ),
@@ -107,7 +96,7 @@ _ALL = (
         "clip_frac",
         lambda last, first: last > first + 0.2,
         "the clip limits the gradient of many more tokens than at first",
-        (OTHER_CLIP, LOWER_RATE, Remedy("raise objective.clip")),
+        (OTHER_CLIP, LOWER_RATE, "raise objective.clip"),
     ),
     CollapseWarning(
         "overlap",
@@ -121,9 +110,9 @@ _ALL = (
         lambda last, first: last <= 0.0,
         "no completion called a tool: the model cannot use what it is offered, or does not need it",
         (
-            Remedy("take a model that was trained on tool calls"),
-            Remedy("ask for calls in prompts.student"),
-            Remedy("leave conversation.tools out"),
+            "take a model that was trained on tool calls",
+            "ask for calls in prompts.student",
+            "leave conversation.tools out",
         ),
         from_first=True,
     ),
@@ -132,7 +121,7 @@ _ALL = (
         "student_entropy",
         lambda last, first: last < 0.25 * first,
         "the student is sure of nearly every token, and explores no more",
-        (LOWER_RATE, Remedy("raise rollout.temperature")),
+        (LOWER_RATE, "raise rollout.temperature"),
     ),
     CollapseWarning(
         "entropy_high",
@@ -145,7 +134,7 @@ _ALL = (
         "drift",
         lambda last, first: last > first + 0.5,
         "the student leaves its base where nothing should change",
-        (LOWER_RATE, Remedy("take paint-anchored")),
+        (LOWER_RATE, "take paint-anchored"),
     ),
     CollapseWarning(
         "longer",
@@ -158,7 +147,7 @@ _ALL = (
         "completion_tokens",
         lambda last, first: last < 0.5 * first,
         "completions skip steps: the teacher may need none, since it reads them in its context",
-        (LOWER_RATE, Remedy("raise context.mask_ratio_wrong and context.mask_ratio_correct")),
+        (LOWER_RATE, "raise context.mask_ratio_wrong and context.mask_ratio_correct"),
     ),
     CollapseWarning(
         "truncated",
@@ -172,7 +161,7 @@ _ALL = (
         "truncated_frac",
         lambda last, first: last >= 0.9,
         "nearly all completions are cut off at the limit, before their answer",
-        (LONGER, Remedy("ask for shorter answers in prompts.student")),
+        (LONGER, "ask for shorter answers in prompts.student"),
         from_first=True,
     ),
     CollapseWarning(
@@ -189,8 +178,8 @@ _ALL = (
         "nearly no completion gives an answer that the grader reads",
         (
             LONGER,
-            Remedy("ask for the answer in prompts.student"),
-            Remedy("take another grading.grader"),
+            "ask for the answer in prompts.student",
+            "take another grading.grader",
         ),
         from_first=True,
     ),
@@ -199,7 +188,7 @@ _ALL = (
         "repetitive_frac",
         lambda last, first: last > first + 0.1,
         "completions repeat themselves",
-        (LOWER_RATE, Remedy("train fewer steps")),
+        (LOWER_RATE, "train fewer steps"),
     ),
 )
 COLLAPSE_WARNINGS = {warning.name: warning for warning in _ALL}
@@ -218,16 +207,16 @@ class _Course:
     count: int = 0
 
     def judge(
-        self, row: Metrics, value: float, warning: CollapseWarning, window: int
+        self, row: Metrics, value: float, warning: CollapseWarning
     ) -> tuple[float, float] | None:
         """Take a step; return the last mean and the first value where the warning applies."""
         if not self.count:
             self.row, self.first = row, value
         self.count += 1
         self.last.append(value)
-        if len(self.last) > window:
+        if len(self.last) > warning.window:
             self.last.popleft()
-        if self.count <= window and not warning.from_first:
+        if self.count <= warning.window and not warning.from_first:
             return None
         mean = sum(self.last) / len(self.last)
         judged = self.last if warning.is_lasting else [mean]
@@ -239,13 +228,9 @@ class _Course:
 
 
 class Watch:
-    """The warnings of a run, step by step; steps without a metric do not count for it.
+    """The warnings of a run, step by step; steps without a metric do not count for it."""
 
-    ``window`` is the largest number of last steps whose mean is judged.
-    """
-
-    def __init__(self, window: int = WINDOW) -> None:
-        self._window = window
+    def __init__(self) -> None:
         self._courses = {name: _Course() for name in COLLAPSE_WARNINGS}
         self.active: dict[str, tuple[float, float]] = {}
         """The warnings of the last step: of each, its metric's last mean and first value."""
@@ -257,8 +242,7 @@ class Watch:
             value = row.get(warning.metric)
             if value is None:
                 continue
-            window = min(self._window, warning.window)
-            found = self._courses[name].judge(row, value, warning, window)
+            found = self._courses[name].judge(row, value, warning)
             if found is None:
                 self.active.pop(name, None)  # one that went away appears again when it returns
                 continue
@@ -268,45 +252,33 @@ class Watch:
         return appeared
 
 
-def collapse_warnings(
-    rows: Iterable[Metrics], window: int = WINDOW
-) -> dict[str, tuple[float, float]]:
+def collapse_warnings(rows: Iterable[Metrics]) -> dict[str, tuple[float, float]]:
     """Return the warnings of the last step, each with its last mean and first value."""
-    watch = Watch(window)
+    watch = Watch()
     for row in rows:
         watch.add(row)
     return watch.active
 
 
-def warning_history(
-    rows: Sequence[Metrics], window: int = WINDOW, clip_mode: str = ""
-) -> list[dict[str, Any]]:
+def warning_history(rows: Sequence[Metrics]) -> list[dict[str, Any]]:
     """Return each warning at the step at which it appears, for the page of a run."""
     history: list[dict[str, Any]] = []
-    watch = Watch(window)
+    watch = Watch()
     for row in rows:
         for name in watch.add(row):
             metric = COLLAPSE_WARNINGS[name].metric
-            text = describe(name, *watch.active[name], row, clip_mode)
+            text = describe(name, *watch.active[name])
             history.append({"step": row["step"], "warning": name, "metric": metric, "text": text})
     return history
 
 
-def describe(name: str, last: float, first: float, row: Metrics, clip_mode: str = "") -> str:
-    """Describe a warning: its metric's last mean and first value, its meaning, and what helps.
-
-    Some remedies apply by the metrics of the last step, or by the run's clip mode.
-    """
+def describe(name: str, last: float, first: float) -> str:
+    """Describe a warning: its metric's last mean and first value, its meaning, and what helps."""
     warning = COLLAPSE_WARNINGS[name]
     values = f"{warning.metric} {last:.3g}"
     if not warning.from_first:
         values += f", at first {first:.3g}"
-    remedies = []
-    for remedy in warning.remedies:
-        is_met = not remedy.where or row.get(remedy.where, 0.0) > 0
-        if is_met and (not remedy.clip_modes or clip_mode in remedy.clip_modes):
-            remedies.append(remedy.text)
-    return f"{values}: {warning.meaning}; {', or '.join(remedies)}"
+    return f"{values}: {warning.meaning}; {', or '.join(warning.remedies)}"
 
 
 def describe_end(rows: Iterable[Metrics]) -> str:

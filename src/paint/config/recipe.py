@@ -86,14 +86,18 @@ def find_recipe(name: str) -> Path:
     shipped = _shipped()
     if name in shipped:
         return shipped[name]
-    if _folder_of(name) is None:
-        return _file_of(name)
-    first = find_recipes(name)[0]
-    named = {path: shipped_name for shipped_name, path in shipped.items()}
-    raise ConfigError(
-        f"{name} is a folder of recipes, which `paint compare` trains; here name one of them, "
-        f"such as {named.get(first, first)}"
-    )
+    if _folder_of(name) is not None:
+        raise ConfigError(
+            f"{name} is a folder of recipes, which `paint compare` trains; here name one of them"
+        )
+    is_path = "/" in name or "\\" in name
+    if name.endswith(".toml") or (is_path and Path(name).exists()):
+        return Path(name)
+    hint = did_you_mean(name, [*shipped_folders(), *shipped])
+    if is_path and not hint:
+        return Path(name)
+    hint = hint or f"; there are {', '.join([*shipped_recipes(), *shipped_folders()])}"
+    raise ConfigError(f"unknown recipe {name}{hint} (give a file with its ending, .toml)")
 
 
 def _shipped() -> dict[str, Path]:
@@ -110,18 +114,6 @@ def _folder_of(name: str) -> Path | None:
     with wrap_errors(f"{name} cannot be read", ConfigError, "name a recipe, a TOML file"):
         is_folder = bool(plain) and plain not in _shipped() and Path(name).is_dir()
     return Path(name) if is_folder else None
-
-
-def _file_of(name: str) -> Path:
-    """Return the path of a file; raise ConfigError for what may be a misspelt recipe."""
-    is_path = "/" in name or "\\" in name
-    if name.endswith(".toml") or (is_path and Path(name).exists()):
-        return Path(name)
-    hint = did_you_mean(name, [*shipped_folders(), *_shipped()])
-    if is_path and not hint:
-        return Path(name)
-    hint = hint or f"; there are {', '.join([*shipped_recipes(), *shipped_folders()])}"
-    raise ConfigError(f"unknown recipe {name}{hint} (give a file with its ending, .toml)")
 
 
 def read_recipe(path: str | Path, base: Config | None = None) -> Config:
@@ -372,8 +364,8 @@ def _with_settings(name: str, table: Mapping[str, Any], section: Any) -> Any:
         if key not in kinds:
             raise ConfigError(f"unknown key {name}.{key}{nearest_setting(f'{name}.{key}')}")
 
-    if name == "data":
-        table = _with_weights(table)
+    if name == "data" and "path" in table:  # the base's weights are of other sources
+        table = {"weights": (), **table}
     elif name == "train" and "steps" in table:  # they take the place of the base's epochs
         table = {"epochs": None, **table}
     values = {}
@@ -401,33 +393,6 @@ def require_one_length(table: Mapping[str, Any]) -> None:
         f"train.steps {format_value(train['steps'])} and train.epochs "
         f"{format_value(train['epochs'])} are both given; leave one out"
     )
-
-
-def _with_weights(table: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the section data with sources as two lists, of paths and of weights.
-
-    Sources may be tables of path and weight. Other ones than the base's do not keep its weights.
-    """
-    path = table.get("path")
-    if path is None:
-        return table
-    given = path if isinstance(path, list | tuple) else [path]
-    sources = [one if isinstance(one, Mapping) else {"path": one} for one in given]
-    for source in sources:
-        for key in source.keys() - {"path", "weight"}:
-            hint = did_you_mean(key, ["path", "weight"])
-            raise ConfigError(f"data.path: a source has a path and a weight, not {key}{hint}")
-        if "path" not in source:
-            raise ConfigError(f"data.path: the source {format_value(source)} has no path")
-    has_weights = any("weight" in source for source in sources)
-    if has_weights and "weights" in table:
-        raise ConfigError("data.weights and a weight of a source in data.path are both given")
-    paths = [source["path"] for source in sources]
-    # One source is text, as everywhere.
-    plain = paths[0] if len(paths) == 1 else paths
-    weights = [source.get("weight", 1) for source in sources]
-    is_mixture = has_weights and len(sources) > 1
-    return {"weights": weights if is_mixture else (), **table, "path": plain}
 
 
 def nearest_setting(name: str, known: Iterable[str] = SETTINGS) -> str:

@@ -18,6 +18,7 @@ from math import inf, isfinite
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from paint.config.collapse import COLLAPSE_WARNINGS
 from paint.config.context_sources import SOURCES, context_source, sources_help
 
 # "as" marks what other modules may import from here, for mypy.
@@ -161,11 +162,9 @@ class ModelConfig(Section):
     lora_alpha: int = setting(128, POSITIVE)
     """LoRA scale: updates are multiplied by alpha / rank (paper: Experimental Details, 128)."""
     use_rslora: bool = False
-    """Multiply an adapter's update by alpha / sqrt(rank) in place of alpha / rank, as peft's
-    rsLoRA (arXiv 2312.03732; the paper: off)."""
+    """Multiply updates by alpha / sqrt(rank) (rsLoRA, arXiv 2312.03732; the paper: off)."""
     use_dora: bool = False
-    """Train a magnitude for each output of an adapted layer, too, as peft's DoRA (arXiv 2402.09353;
-    the paper: off). vLLM does not serve such adapters (docs/how-to/adapters.md)."""
+    """Train magnitudes of outputs, too (DoRA, arXiv 2402.09353; the paper: off); not with vLLM."""
     lora_targets: tuple[str, ...] = setting(
         ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
         [_distinct("layer names", least=1)],
@@ -173,26 +172,20 @@ class ModelConfig(Section):
     """Linear layers that get an adapter, or all-linear (paper: Experimental Details, these seven).
     Matrices of experts are named as experts.down_proj (docs/how-to/adapters.md)."""
     gradient_checkpointing: bool | Literal["auto"] = "auto"
-    """Recompute activations in the backward pass: less memory, more time, the same result. auto: on
-    a GPU on which one longest row does not fit without it (ours)."""
+    """Recompute activations in the backward pass. auto: where one row needs it on a GPU (ours)."""
     shard: bool = False
-    """Shard the frozen layers over the ranks of a machine; each layer is gathered when it computes.
-    For models larger than one GPU; the same result (ours; docs/how-to/large-models.md)."""
+    """Shard the frozen layers over a machine's ranks; the result is the same (ours)."""
     quantization: Literal["none", "nf4"] = "none"
-    """Format of the frozen layers in memory: nf4 rounds them to 4 bits at loading, which
-    changes the base model (ours; docs/how-to/large-models.md)."""
+    """nf4 rounds the frozen layers to 4 bits at loading, which changes the base model (ours)."""
     student_thinking: bool = False
-    """Thinking mode of the student's prompt, in rollouts and in scoring (OPSD's scripts: off; the
-    paper is silent)."""
+    """Thinking mode of the student's prompt (OPSD's scripts: off; the paper is silent)."""
     teacher_thinking: bool = True
-    """Thinking mode of the teacher's prompt (OPSD's scripts: on; the paper is silent;
-    docs/fidelity.md, D9: completions follow different text in two modes)."""
+    """Thinking mode of the teacher's prompt (OPSD's scripts: on; docs/fidelity.md, D9)."""
     liger: bool = True
     """On CUDA, use the kernels of liger-kernel for rotary positions, RMS norms and SwiGLU, where it
     is installed and the layers are Llama's; values differ by rounding only (ours)."""
     date: str = setting("auto", DATE)
-    """Date for a chat template that reads the clock, as YYYY-MM-DD; auto is the day on which the
-    run begins, and is recorded (ours)."""
+    """Date for a chat template that reads the clock, YYYY-MM-DD; auto: that of the start (ours)."""
     attention: str = setting("sdpa", NAME)
     """Attention implementation as transformers names it: sdpa, eager, flash_attention_2 (ours)."""
 
@@ -217,21 +210,17 @@ class DataConfig(Section):
     )
     """Problems that a run draws of each source, relative to the others; empty: 1 each (ours)."""
     problem_field: str = setting("problem", NAME)
-    """Field that holds the problem x: text, or chat messages, whose last assistant turn is the
-    solution. A row without it is read in another known format (docs/how-to/own-data.md)."""
+    """Field that holds the problem x: text, or chat messages (docs/how-to/own-data.md)."""
     solution_field: str = setting("solution", NAME)
     """Field that holds the verified solution y*. Rows may lack it where no setting needs it."""
     answer_field: str = setting("answer", NAME)
-    """Field that holds the gold answer. PAINT uses it only to report accuracy; rows may lack it. A
-    name with a dot, as of any field, is that of a field in an object: reward_model.ground_truth."""
+    """Field of the gold answer; rows may lack it. One in an object: reward_model.ground_truth."""
     id_field: str = setting("id", NAME)
     """Field that names a row. Rows without "id" are named by their number."""
     turns: Literal["last", "all"] = "last"
-    """Which assistant turns of a chat are the solution: last, or all, with tool calls and answers
-    in between, as a conversation (ours; docs/how-to/turns-and-tools.md)."""
+    """Assistant turns of a chat that are the solution: last, or all, as a conversation (ours)."""
     max_prompt_tokens: int = setting(8192, POSITIVE)
-    """Longest prompt of student and teacher (sft: prompt and solution), in tokens; longer ones are
-    refused, never cut (ours)."""
+    """Longest prompt (sft: and solution), in tokens; longer ones are refused, never cut (ours)."""
     on_bad_row: Literal["error", "skip"] = "error"
     """On a row that fails a check: stop with its number and the reason, or skip and count it."""
     limit: int | None = setting(None, LIMIT)
@@ -270,12 +259,10 @@ class RolloutConfig(Section):
     """How completions are sampled, and where."""
 
     engine: str = "auto"
-    """Inference engine: local is the training process; vllm is vLLM servers (docs/how-to/vllm.md);
-    stored takes the completions of rollout.stored; module:Class is your own. auto is vllm for
-    completions of more than 4,096 tokens, with a GPU and vLLM, and else local."""
+    """local is the training process, vllm vLLM servers, stored the completions of rollout.stored;
+    module:Class is your own. auto is vllm above 4,096 tokens, with a GPU and vLLM; else local."""
     stored: str = ""
-    """With rollout.engine stored: a run, an evaluation of one policy on one benchmark, or a JSONL
-    file, whose completions are trained on in place of new ones (ours; docs/how-to/rollouts.md)."""
+    """With engine stored: a run, an evaluation or a JSONL file (ours; docs/how-to/rollouts.md)."""
     temperature: float = setting(1.1, TEMPERATURE)
     """Sampling temperature, in [0.001, 1000] (paper: 1.1 in training, 1.0 in evaluation)."""
     top_p: float = setting(0.95, within("(0, 1]"), "1 is off")
@@ -285,20 +272,16 @@ class RolloutConfig(Section):
     max_new_tokens: int = setting(1024, POSITIVE)
     """Longest completion, in tokens (paper: 1024 in training, 38,912 in evaluation)."""
     samples_per_problem: int = setting(1, POSITIVE)
-    """Completions of each problem in a step; train.batch_size is a multiple of it (paper:
-    Algorithm 1, 1; grpo: Main Results, 8)."""
+    """Completions of each problem in a step (paper: Algorithm 1, 1; grpo: Main Results, 8)."""
     max_attempts: int = setting(1, within("[1, 64]"))
-    """How often a problem is drawn in a step, at most, until a completion is right, in [1, 64]; for
-    methods that need right ones (ours; docs/how-to/rollouts.md)."""
+    """Draws of a problem in a step, in [1, 64], until one is right (docs/how-to/rollouts.md)."""
     batch_size: int = setting(32, POSITIVE)
-    """Most rows generated at once: by a rank, which halves them where memory runs out, or by a vLLM
-    server; changes speed and memory only."""
+    """Most rows generated at once by a rank or a vLLM server; changes speed and memory only."""
     max_logprob_mismatch: float = setting(0.05, within("(0, inf]"), "nats; inf is off")
     """Largest mean difference of the engine's and the trainer's log-probs of a step's tokens, in
     nats, above 0; beyond it the run stops before the update (ours; in float32, 0.001 is enough)."""
     urls: tuple[str, ...] = setting((), ADDRESSES, "such as http://node1:8000")
-    """Addresses of running vLLM servers, such as http://node1:8000; empty: the run starts its own.
-    Their key is VLLM_API_KEY. They must see the run folder under the same path."""
+    """Addresses of running vLLM servers; empty: the run starts its own (docs/how-to/vllm.md)."""
     server: str = setting("vllm serve", [*NAME, *COMMAND_LINE])
     """Command that starts the run's own vLLM server; it may be in another environment."""
     server_gpus: tuple[str, ...] = setting((), GPUS, "cpu: none")
@@ -308,13 +291,11 @@ class RolloutConfig(Section):
     """Further arguments of the run's own server, with = before the dashes:
     --rollout.server-args="--gpu-memory-utilization 0.4"."""
     server_timeout: float = setting(900.0, SECONDS)
-    """Seconds to wait for a server that starts or does not respond. If no other is left, the run
-    stops with a checkpoint."""
+    """Seconds to wait for a server. If no other is left, the run stops with a checkpoint."""
     timeout: float = setting(1800.0, SECONDS)
     """Seconds that one completion may take before it is requested again."""
     off_policy_steps: int = setting(0, within("[0, 64]"))
-    """Steps between sampling completions and training on them, in [0, 64]; 0 is on policy (paper:
-    Algorithm 1). Others overlap or batch the sampling (ours; docs/concepts/off-policy.md)."""
+    """Steps from sampling to training, in [0, 64] (paper: Algorithm 1, 0: on policy)."""
     colocate: bool = False
     """Let servers free their GPU's memory between rollouts (vLLM's sleep mode, level 1)."""
     options: OptionTable = options_of("engine")
@@ -331,8 +312,7 @@ class ContextConfig(Section):
     mask_ratio_correct: float = setting(0.40, within("[0, 1)"))
     """Mask ratio rho_correct of full overlap, in [mask_ratio_wrong, 1) (paper: 0.40)."""
     placement: Literal["suffix", "prefix", "middle", "random", "punctuation"] = "suffix"
-    """Which part is hidden; punctuation is a suffix that starts after a sentence (paper: suffix
-    masking)."""
+    """Which part is hidden (paper: suffix); punctuation: a suffix from the end of a sentence on."""
     source: tuple[str, ...] = setting(
         ("solution",), [_distinct("sources", least=1), NONE_ALONE], help_text=sources_help()
     )
@@ -345,8 +325,7 @@ class ContextConfig(Section):
     """What the overlap compares: anchors (mathematics; paper), or words, sequences of three (prose,
     code; ours); fixed masks mask_ratio_wrong of any (ours). Without anchors all is shown (ours)."""
     wording: Literal["as_shown", "complete", "part"] = "as_shown"
-    """How the teacher's prompt announces the reference: as complete, as part of it, or as_shown,
-    which is complete where nothing is hidden (paper: part)."""
+    """How the reference is announced (paper: part); as_shown: complete if nothing is hidden."""
     options: OptionTable = options_of("source")
     """Options that your own function declares, by name (docs/how-to/extend.md)."""
 
@@ -376,8 +355,7 @@ class PromptsConfig(Section):
     text or chat messages. Empty: the paper's wording."""
 
     student: str = ""
-    """Prompt of the student, in training, validation and evaluation (paper: Prompt views); of chat
-    messages the default is the chat as it is."""
+    """Prompt of the student (paper: Prompt views); of chat messages by default the chat itself."""
     teacher: str = ""
     """Prompt of the teacher, with the masked reference as `context` and the student's turn as
     `student` (paper: Prompt views). Default for your own student's: reference and turn (ours)."""
@@ -401,8 +379,7 @@ class TeacherConfig(Section):
     decay: float = setting(0.99, within("[0, 1)"))
     """EMA decay: the share of the average that a step keeps, in [0, 1); for ema only (ours)."""
     every: int = setting(1, POSITIVE)
-    """Steps between updates of the average, at least 1; for ema only. With decay 0 the teacher
-    becomes the student at each of them (ours)."""
+    """Steps between updates of the average, at least 1; for ema only (ours)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -410,24 +387,19 @@ class LossSettings(Section):
     """The options of the loss that a config and the loss have alike (paint.objective)."""
 
     clip: float = 0.06
-    """Clipping threshold tau, in nats, above 0; ignored with clip-mode none (paper: Eq.
-    clipped_fkl; Experimental Details, 0.06)."""
+    """Clipping threshold tau, in nats, above 0 (paper: Eq. clipped_fkl, 0.06)."""
     clip_mode: ClipMode = "huber"
-    """How clip bounds a token's divergence: huber limits its gradient and keeps the direction
-    (ours), pointwise cuts each entry's term (paper), token drops the gradient of tokens above clip,
-    none bounds nothing (docs/concepts/clip.md)."""
+    """How clip bounds a token: huber limits its gradient (ours), pointwise cuts each entry's term
+    (paper), token drops tokens above clip, none bounds nothing (docs/concepts/clip.md)."""
     interpolation_weight: float = setting(0.03, within("[0, 1]"))
-    """Interpolation weight k_base, in [0, 1]; 0 leaves the teacher as it is (paper: Eq.
-    sparse_energy_interp; Experimental Details, 0.03)."""
+    """Interpolation weight k_base, in [0, 1]; 0 is off (paper: Eq. sparse_energy_interp, 0.03)."""
     top_fraction: float = setting(0.03, within("[0, 1]"))
-    """Share f_top of a completion's positions that are interpolated, in [0, 1] (paper: Eq.
-    sparse_selector_objective; Experimental Details, 0.03)."""
+    """Share f_top of interpolated positions, in [0, 1] (paper: Eq. sparse_selector_objective)."""
     reduction: Reduction = "completion"
     """What the loss is a mean over, of every method: each completion's tokens and then completions
     (paper: Eq. clipped_fkl), or all tokens of the optimizer step."""
     skip_tokens: int = setting(0, NOT_NEGATIVE)
-    """First tokens of a completion that are left out of the loss of every method, at least 0: where
-    one view thinks, they differ most in the first one (ours; paper: none)."""
+    """First tokens of a completion that every loss leaves out, at least 0 (ours; paper: none)."""
     impl: Impl = "auto"
     """What computes the loss: auto is triton on a GPU with a C compiler, and else chunked;
     reference holds a micro-batch's logits. Changes speed and memory, never the result."""
@@ -443,14 +415,12 @@ class ObjectiveConfig(LossSettings):
     """How the student is trained towards the teacher."""
 
     divergence: str = "forward_kl"
-    """Divergence between target and student: forward_kl, reverse_kl, jsd, sampled_token, or
-    module:name for your own. sampled_token is reverse KL by policy gradient, with clip-mode none or
-    huber, top-p 1 and top-k -1 (paper: Eq. clipped_fkl, forward KL)."""
+    """forward_kl (paper: Eq. clipped_fkl), reverse_kl, jsd, module:name, or sampled_token: reverse
+    KL by policy gradient, with clip-mode none or huber, top-p 1 and top-k -1."""
     temperature: float | None = setting(None, or_none(TEMPERATURE))
     """Temperature T of both distributions, in [0.001, 1000]; None: of the rollouts (ours)."""
     sft_weight: float = setting(0.0, NOT_NEGATIVE_NUMBER, "0 is off")
-    """Weight of sft's loss on the solutions beside the method's, at least 0
-    (docs/how-to/variants.md)."""
+    """Weight of sft's loss on the solutions, at least 0 (docs/how-to/variants.md)."""
     sft_weight_end: float | None = setting(None, or_none(NOT_NEGATIVE_NUMBER))
     """Weight after sft_weight_steps steps, reached linearly; None: always sft_weight (ours)."""
     sft_weight_steps: int = setting(50, POSITIVE)
@@ -473,14 +443,12 @@ class TrainConfig(Section):
     """Method, steps, batch sizes and optimizer."""
 
     method: str = "distillation"
-    """Algorithm of a step: distillation is PAINT, and OPSD where nothing is masked or interpolated;
-    grpo and sft are the baselines (paper: Compared post-training recipes); module:Class is a
-    variant, such as paint.algorithms.variants.oasis:Oasis, or your own (docs/how-to/extend.md)."""
+    """Algorithm of a step: distillation (PAINT, OPSD), grpo or sft (paper: Compared post-training
+    recipes), or module:Class, a variant or your own (docs/how-to/variants.md)."""
     steps: int = setting(100, POSITIVE)
     """Optimizer steps (paper: Experimental Details, 100). train.epochs takes their place."""
     epochs: float | None = setting(None, or_none(within("(0, 10000000]")))
-    """In place of train.steps: how often each problem is drawn. The steps are ceil(epochs x
-    problems / problems per step); of one source (ours)."""
+    """In place of train.steps: how often each problem of the only source is drawn (ours)."""
     batch_size: int = setting(32, POSITIVE)
     """Completions per optimizer step, over all ranks (paper: Experimental Details, 32)."""
     micro_batch_size: int | Literal["auto"] = setting("auto", TOKENS)
@@ -535,9 +503,8 @@ class GradingConfig(Section):
     """How completions are graded: for GRPO's reward, and for the accuracy that runs report."""
 
     grader: tuple[str, ...] = setting(("math",), [_distinct("graders", least=1), NONE_ALONE])
-    """Grader: math compares boxed answers, exact texts, choice letters; code runs unit tests; none
-    is no grader, module:name your own (docs/how-to/own-grader.md; ours). Several are summed by
-    weight."""
+    """math compares boxed answers, exact texts, choice letters; code runs unit tests; none is no
+    grader, module:name your own (docs/how-to/own-grader.md; ours). Several are summed by weight."""
     weights: tuple[float, ...] = ()
     """Weights of several graders in the sum; empty: 1 each (TRL's reward_weights)."""
     deadline: float = setting(5.0, within("[0.01, 86400]"))
@@ -548,8 +515,7 @@ class GradingConfig(Section):
     """Seconds that a call of an async function may take, and for which it is repeated after a
     failure that may pass: no connection, no answer, HTTP 408, 409, 425, 429 and from 500 (ours)."""
     stop_on_failure: bool = True
-    """Stop where the grader, or the environment, fails on all of a step or an evaluation, or the
-    grader says nothing of any; else such steps are passed over (ours)."""
+    """Stop where all grades of a step or evaluation fail; else pass over such steps (ours)."""
     options: OptionTable = options_of("grader", code="paint.grading.unit_tests:CodeGrader")
     """Options that the grader declares, by name (docs/how-to/extend.md)."""
 
@@ -594,36 +560,23 @@ class ConversationConfig(Section):
 ONE_TURN = ConversationConfig()
 """Nothing answers: a completion is all."""
 
-WarningName = Literal[
-    "truncated",
-    "no_answer",
-    "repetition",
-    "longer",
-    "shorter",
-    "entropy_low",
-    "entropy_high",
-    "kl",
-    "overlap",
-    "clipped",
-    "drift",
-    "negative_loss",
-    "all_truncated",
-    "all_unanswered",
-    "equal_rewards",
-    "no_tool_call",
-]
-
-
-StopName = Literal["none", WarningName]
+STOPS = ("none", *COLLAPSE_WARNINGS)
 
 
 @dataclass(frozen=True, slots=True)
 class HealthConfig(Section):
     """Collapse warnings from the metrics (docs/how-to/watch-a-run.md)."""
 
-    stop_on: tuple[StopName, ...] = setting(("kl",), [_distinct("warnings"), NONE_ALONE])
-    """Warnings that end the run with a checkpoint, or none; others are printed. Those of a
-    comparison, whose steps are equal, end on no warning (ours)."""
+    stop_on: tuple[str, ...] = setting(
+        ("kl",),
+        [
+            _distinct("warnings"),
+            NONE_ALONE,
+            Check(f"of {', '.join(STOPS)}", lambda names: set(names) <= set(STOPS)),
+        ],
+        help_text="Warnings that end the run with a checkpoint, or none; others are printed: "
+        f"{', '.join(COLLAPSE_WARNINGS)}. The steps of a comparison end on none (ours).",
+    )
     drift_path: str = ""
     """Problems, named as data.path, on eight of which the student's KL from its base is measured
     after each step; empty: it is not (ours; docs/how-to/watch-a-run.md)."""
@@ -662,13 +615,11 @@ class LogConfig(Section):
     trackers: tuple[Literal["tensorboard", "wandb", "trackio"], ...] = setting(
         (), [_distinct("trackers")]
     )
-    """Trackers that receive the metrics in addition to metrics.jsonl in the run folder. Their
-    project is paint, or that of WANDB_PROJECT or TRACKIO_PROJECT."""
+    """Trackers that get the metrics, too; WANDB_PROJECT or TRACKIO_PROJECT names the project."""
     token_rows: int | Literal["all"] = setting(
         4, [Check(f'in [0, {MAX_COUNT}] or "all"', lambda n: n == "all" or 0 <= n <= MAX_COUNT)]
     )
-    """First rows of a step whose values are stored token by token; "all", or 0 for none (ours;
-    docs/how-to/inspect-rollouts.md)."""
+    """First rows of a step whose values are stored token by token; "all", or 0 for none (ours)."""
 
     def __post_init__(self) -> None:
         Section.__post_init__(self)

@@ -52,10 +52,9 @@ def load_object(spec: str, setting: str, known: Iterable[str]) -> Any:
     value = f"{setting} is {format_short(spec)}"
     module_name, _, name = spec.partition(":")
     if module_name.endswith(".py"):
-        file = Path(module_name)
-        place = "" if file.parent == Path() else f", with {file.parent} in PYTHONPATH"
         raise ConfigError(
-            f"{value}, which names a file; name its module, {file.stem}:{name}{place}"
+            f"{value}, which names a file; name its module, {Path(module_name).stem}:{name}, and "
+            f"put its folder into PYTHONPATH"
         )
     if not is_spec(spec):
         names = list(known)
@@ -218,26 +217,8 @@ def is_importable(spec: str) -> bool:
     return is_there and module != "__main__" and not _not_an_extension(spec)
 
 
-class OptionTable(Mapping[str, Any]):
-    """Options by name, as a recipe holds them. It cannot be changed, and has a hash."""
-
-    def __init__(self, values: Mapping[str, Any] | None = None) -> None:
-        self._values = dict(values or {})
-
-    def __getitem__(self, name: str) -> Any:
-        return self._values[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-    def __hash__(self) -> int:
-        return hash(frozenset(self._values.items()))
-
-    def __repr__(self) -> str:
-        return repr(self._values)
+class OptionTable(dict[str, Any]):
+    """Options by name, as a recipe holds them."""
 
 
 NO_OPTIONS = OptionTable()
@@ -249,7 +230,7 @@ def options_of(owner: str, **built_in: str) -> Any:
     ``built_in`` are the values of ``owner`` that have options, each with its "module:name".
     """
     metadata = {"options_of": owner, "built_in": built_in}
-    return dataclasses.field(default=NO_OPTIONS, metadata=metadata)
+    return dataclasses.field(default_factory=OptionTable, metadata=metadata)
 
 
 def option_fields(section: type) -> dict[str, str]:
@@ -266,7 +247,7 @@ def plain_options(name: str, table: Any) -> OptionTable:
         raise ConfigError(f"{name} must be a table, got {format_short(table)}; write [{name}]")
     plain = {}
     for key, value in table.items():
-        if isinstance(value, list):  # which has no hash, and a table of options needs one
+        if isinstance(value, list):
             value = tuple(value)
         require_no_secret(f"{name}.{key}", value)
         items = value if isinstance(value, tuple) else (value,)

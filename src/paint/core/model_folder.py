@@ -3,7 +3,6 @@
 transformers loads an adapter's base for its folder, and makes a tokenizer of no files.
 """
 
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,9 +14,6 @@ TOKENIZERS = (
     *("tokenizer.json", "tokenizer.model*", "vocab.*", "merges.txt", "*.tiktoken", "*.spm"),
     *("tekken.json", "spiece.model", "sentencepiece*.model", "*.bpe.model", "tokenization_*.py"),
 )
-# Endings of weights, and beginnings of names that have them and are others'.
-WEIGHTS = "*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json"
-NO_WEIGHTS = "adapter_model", "optimizer", "training_args", "scheduler"
 # Endings of architectures in config.json whose head predicts no next token.
 OTHER_HEADS = (
     *("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering"),
@@ -28,8 +24,8 @@ OTHER_HEADS = (
 def other_than_model(path: str | Path, *, complete: bool = True) -> str:
     """Say what a folder or file is if it is no model, after its name; "" for a model.
 
-    Also "" for what is not there, such as a hub name. With ``complete`` false, weights and
-    tokenizer may be missing.
+    Also "" for what is not there, such as a hub name. With ``complete`` false, the tokenizer may be
+    missing.
     """
     folder = Path(path)
     if folder.is_file():
@@ -48,9 +44,7 @@ def other_than_model(path: str | Path, *, complete: bool = True) -> str:
     found = _head(folder)
     if found or not complete:
         return found
-    if not _has_any(folder, WEIGHTS, NO_WEIGHTS):
-        return "has no weights (model.safetensors); copy all files of the model there"
-    if not _has_any(folder, TOKENIZERS):
+    if not any(any(folder.glob(pattern)) for pattern in TOKENIZERS):
         return (
             "has no tokenizer (tokenizer.json); copy the tokenizer's files of the model there, "
             "tokenizer.json and tokenizer_config.json"
@@ -71,13 +65,6 @@ def _head(folder: Path) -> str:
         if str(name).endswith(OTHER_HEADS):
             return f"is a {name}, which predicts no next token; name a causal language model"
     return ""
-
-
-def _has_any(folder: Path, patterns: Sequence[str], without: tuple[str, ...] = ()) -> bool:
-    for pattern in patterns:
-        if any(not path.name.startswith(without) for path in folder.glob(pattern)):
-            return True
-    return False
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -138,6 +138,14 @@ def require(section: object, key: str, is_allowed: bool, allowed: str, note: str
         raise ConfigError(_refusal(name, getattr(section, key), allowed, note))
 
 
+def require_default(section: Any, key: str, where: str, note: str) -> None:
+    """Raise ConfigError unless a setting has its default, as it must where ``where`` says."""
+    default = type(section).__dataclass_fields__[key].default
+    shown = format_value(" ".join(default) if isinstance(default, tuple) else default)
+    allowed = f"{shown} {where}" if shown.strip('"') else f"empty {where}"
+    require(section, key, getattr(section, key) == default, allowed, note)
+
+
 def is_folder_name(text: str) -> bool:
     """Return whether a text may name a folder: a printable line without slashes, and no flag."""
     is_relative = text.strip() in ("", ".", "..")

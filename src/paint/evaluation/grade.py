@@ -110,7 +110,7 @@ def _hopeless(graded: GradedSamples, unanswered: Sequence[str]) -> Iterator[str]
         count = sum(graded.reasons.get(reason, 0) for reason in unanswered)
         shares["unboxed_frac"] = count / graded.truncated.size
     for name, (share, first) in collapse_warnings([shares]).items():
-        yield describe(name, share, first, shares)
+        yield describe(name, share, first)
 
 
 def grader_identity(grading: GradingConfig) -> dict[str, Any]:

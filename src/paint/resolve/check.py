@@ -7,12 +7,12 @@ sections or the machine here. No model is loaded, and torch is not imported.
 import importlib.util
 import shlex
 import shutil
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from paint.config.context_sources import SOURCES, context_source
 from paint.config.recipe import require_bitsandbytes
@@ -28,9 +28,10 @@ from paint.config.schema import (
     names_experts,
 )
 from paint.core.demo_files import model_path
-from paint.core.errors import ConfigError, did_you_mean, format_short, format_value
+from paint.core.errors import ConfigError, did_you_mean, format_value
 from paint.core.extensions import complete_options, extension_errors
 from paint.core.model_folder import other_than_model
+from paint.core.settings import require, require_default
 from paint.grading.graders import needs_answer
 from paint.grading.unit_tests import CodeOptions
 from paint.objective.divergences import FORWARD_KL, Divergence, find_divergence
@@ -199,15 +200,6 @@ class Resolved:
         return needed
 
 
-class Rule(NamedTuple):
-    """A value that is refused: "SETTING must be MUST_BE, got VALUE (WHY)", by ``_words``."""
-
-    refuses: Callable[[Any], bool]
-    setting: str
-    must_be: str
-    why: str
-
-
 @dataclass(frozen=True)
 class ResolvedRollout:
     """The rollout section of an evaluation with its engine; its fields are those of Resolved."""
@@ -222,212 +214,138 @@ class ResolvedRollout:
         return self.engine.is_remote and not self.rollout.urls
 
 
-def _unused(refuses: Callable[[Any], bool], where: str, why: str, *settings: str) -> list[Rule]:
-    """Settings that keep their defaults where a condition, which ``where`` words, is met."""
-    rules = []
-    for setting in settings:
-        section, key = setting.split(".")
-        default = getattr(getattr(Config(), section), key)
-        text = format_value(" ".join(default) if isinstance(default, tuple) else default)
-        if not text.strip('"'):
-            text = "empty"
-        is_refused = partial(_is_set_where, refuses, section, key, default)
-        rules.append(Rule(is_refused, setting, f"{text} {where}", why))
-    return rules
+def _check_engine(rollout: RolloutConfig, engine: EngineType) -> None:
+    """Apply the rules of the engine, of a training and of an evaluation. Raises ConfigError."""
+    with_engine = f'with rollout.engine "{rollout.engine}"'
+    why_stored = "trained on in place of new completions"
+    if not engine.is_remote:
+        require_default(rollout, "urls", with_engine, 'servers need engine "vllm"')
+    if not engine.is_remote or rollout.urls:
+        where = 'unless rollout.engine is "vllm" and rollout.urls is empty'
+        require_default(rollout, "server_gpus", where, "GPUs of the servers that are started")
+    if engine.is_stored:
+        sources = f"a run, an evaluation or a JSONL file {with_engine}"
+        require(rollout, "stored", bool(rollout.stored), sources, why_stored)
+    else:
+        require_default(rollout, "stored", with_engine, why_stored)
+    if rollout.colocate:
+        why = "servers generate during training"
+        require_default(rollout, "off_policy_steps", "with rollout.colocate", why)
 
 
-def _is_set_where(
-    refuses: Callable[[Any], bool], section: str, key: str, default: Any, run: Any
-) -> bool:
-    settings = run.rollout if section == "rollout" else getattr(run.config, section)
-    return getattr(settings, key) != default and refuses(run)
-
-
-ENGINE = 'with rollout.engine "{rollout.engine}"'
-
-ENGINE_RULES = (
-    *_unused(
-        lambda run: not run.engine.is_remote,
-        ENGINE,
-        'servers need engine "vllm"',
-        "rollout.urls",
-    ),
-    *_unused(
-        lambda run: not run.owns_servers,
-        'unless rollout.engine is "vllm" and rollout.urls is empty',
-        "GPUs of the servers that are started",
-        "rollout.server_gpus",
-    ),
-    Rule(
-        lambda run: run.engine.is_stored and not run.rollout.stored,
-        "rollout.stored",
-        f"a run, an evaluation or a JSONL file {ENGINE}",
-        "trained on in place of new completions",
-    ),
-    *_unused(
-        lambda run: not run.engine.is_stored,
-        ENGINE,
-        "trained on in place of new completions",
-        "rollout.stored",
-    ),
-    *_unused(
-        lambda run: run.rollout.colocate,
-        "with rollout.colocate",
-        "servers generate during training",
-        "rollout.off_policy_steps",
-    ),
-)
-"""Rules of the engine, of a training and of an evaluation."""
-
-
-def _lacks_grader(run: Resolved) -> bool:
-    if not run.config.grading.is_off:
-        return False
-    if run.config.validation.path:
-        return True
-    # An environment may give the reward.
-    return bool(run.needs_grades) and not run.config.conversation.environment
-
-
-def _has_other_temperature(run: Resolved) -> bool:
-    return run.tokens_carry_gradient and run.config.loss_temperature != run.rollout.temperature
-
-
-def _trains_all(run: Resolved) -> bool:
-    return run.config.model.train_mode == "full"
-
-
-def _loses_base(run: Resolved) -> bool:
-    """Whether no copy of the model before training is kept."""
-    keeps = run.algorithm.needs_teacher and run.config.teacher.weights == "frozen"
-    return _trains_all(run) and not keeps
-
-
-NOT_DRAWN = (
-    "a gradient by sampled tokens is that of the policy which drew them, and references are not "
-    "drawn"
-)
 FULL = 'with model.train_mode "full"'
-OFF_POLICY = "rollout.off_policy_steps"
 
-RULES = (
-    *ENGINE_RULES,
-    *_unused(_trains_all, FULL, "it is of adapters", "model.use_rslora", "model.use_dora"),
-    Rule(
-        lambda run: len(run.config.data.weights) not in (0, max(len(run.config.data.paths), 1)),
-        "data.weights",
-        "empty, or one number for each source",
-        "data.path: {data.place}",
-    ),
-    *_unused(
-        lambda run: len(run.config.data.paths) > 1,
-        "with several sources",
-        "each has epochs of its own, by data.weights; set train.steps",
-        "train.epochs",
-    ),
-    *_unused(
-        lambda run: not run.algorithm.needs_context,
-        "with {method}",
-        "it belongs to distillation",
-        *("teacher.weights", "context.source", "context.wording", "objective.divergence"),
-    ),
-    *_unused(
-        lambda run: run.config.conversation.is_on,
-        "with conversation.tools and conversation.environment",
-        "a turn is sampled once the one before it is answered",
-        "rollout.off_policy_steps",
-    ),
-    Rule(
-        _lacks_grader,
-        "grading.grader",
-        'other than "none" with {needs_grades}, which needs grades',
-        "it grades nothing",
-    ),
-    Rule(
-        lambda run: run.feedback and not run.algorithm.passes_over,
-        "context.source",
-        "without {feedback} with {method}",
-        "it learns from completions of which the grader says nothing, too; distillation does not",
-    ),
-    Rule(
-        _has_other_temperature,
-        "objective.temperature",
-        "None or rollout.temperature = {rollout.temperature:g}",
-        "sampled tokens, which carry the gradient, are drawn at that one",
-    ),
-    Rule(
-        lambda run: run.divergence.is_sampled and (run.rollout.top_p, run.rollout.top_k) != (1, -1),
-        "rollout.top_p",
-        "1, and rollout.top_k -1, with objective.divergence {divergence}",
-        "for its gradient, tokens must be drawn from the full distribution",
-    ),
-    Rule(
-        lambda run: run.engine.is_stored and not run.learns_off_policy,
-        "rollout.engine",
-        'other than "stored" with {learner}',
-        NOT_DRAWN,
-    ),
-    *_unused(lambda run: not run.learns_off_policy, "with {learner}", NOT_DRAWN, OFF_POLICY),
-    *_unused(
-        lambda run: run.engine.is_stored,
-        ENGINE,
-        "it samples nothing; `paint eval RUN` evaluates checkpoints",
-        *("validation.path", OFF_POLICY, "rollout.max_attempts"),
-    ),
-    *_unused(
-        _loses_base,
-        f"{FULL} and teacher.weights {{teacher.weights}}",
-        "the base model is not kept; set teacher.weights frozen, or train_mode lora",
-        "health.drift_path",
-    ),
-    Rule(
-        lambda run: "drift" in run.config.health.stop_on and not run.config.health.drift_path,
-        "health.stop_on",
-        "without drift",
-        "it needs health.drift_path",
-    ),
-    Rule(
-        lambda run: (
-            run.algorithm.needs_rollouts
-            and run.config.objective.skip_tokens >= run.rollout.max_new_tokens
-        ),
-        "objective.skip_tokens",
-        "below rollout.max_new_tokens = {rollout.max_new_tokens}",
-        "others have no token in the loss",
-    ),
-    Rule(
-        lambda run: run.config.objective.has_sft and not run.algorithm.needs_rollouts,
-        "objective.sft_weight",
-        "0, and objective.sft_weight_end None, with {method}",
-        "its own loss is that of the solutions",
-    ),
-    *_unused(
-        lambda run: not run.algorithm.needs_rollouts,
-        "with {method}",
-        "it samples nothing",
-        "rollout.samples_per_problem",
-    ),
-    Rule(
-        lambda run: run.config.train.batch_size % run.rollout.samples_per_problem != 0,
-        "train.batch_size",
-        "a multiple of rollout.samples_per_problem = {rollout.samples_per_problem}",
-        "completions a step",
-    ),
-    Rule(
-        lambda run: run.rollout.samples_per_problem < run.algorithm.min_samples,
-        "rollout.samples_per_problem",
-        "at least {min_samples} with {method}",
-        "grpo in the paper: 8",
-    ),
-    *_unused(
-        lambda run: run.learns_from == "all",
-        "with {method} and these settings",
-        "it needs no right completion; grpo, oasis and on_correct do, and context.source rollout "
-        "with several samples a problem",
-        "rollout.max_attempts",
-    ),
-)
-"""Rules of every run, in the order in which they are applied."""
+
+def _check_data(run: Resolved) -> None:
+    config = run.config
+    if config.model.train_mode == "full":
+        for key in ("use_rslora", "use_dora"):
+            require_default(config.model, key, FULL, "it is of adapters")
+    is_met = len(config.data.weights) in (0, max(len(config.data.paths), 1))
+    allowed = "empty, or one number for each source"
+    require(config.data, "weights", is_met, allowed, f"data.path: {config.data.place}")
+    if len(config.data.paths) > 1:
+        why = "each has epochs of its own, by data.weights; set train.steps"
+        require_default(config.train, "epochs", "with several sources", why)
+
+
+def _check_context(run: Resolved) -> None:
+    config = run.config
+    if not run.algorithm.needs_context:
+        for section, key in (
+            (config.teacher, "weights"),
+            (config.context, "source"),
+            (config.context, "wording"),
+            (config.objective, "divergence"),
+        ):
+            require_default(section, key, f"with {run.method}", "it belongs to distillation")
+    # An environment may give the reward.
+    is_learned = run.needs_grades and not config.conversation.environment
+    needs_grades = run.needs_grades or "validation.path"
+    is_met = not config.grading.is_off or not (config.validation.path or is_learned)
+    allowed = f'other than "none" with {needs_grades}, which needs grades'
+    require(config.grading, "grader", is_met, allowed, "it grades nothing")
+    is_met = not run.feedback or run.algorithm.passes_over
+    why = "it learns from completions of which the grader says nothing, too; distillation does not"
+    require(config.context, "source", is_met, f"without {run.feedback} with {run.method}", why)
+
+
+def _check_off_policy(run: Resolved) -> None:
+    config, rollout = run.config, run.rollout
+    if config.conversation.is_on:
+        where = "with conversation.tools and conversation.environment"
+        why = "a turn is sampled once the one before it is answered"
+        require_default(rollout, "off_policy_steps", where, why)
+    if not run.learns_off_policy:
+        learner = run.method
+        if run.divergence.is_sampled:
+            learner = f"objective.divergence {format_value(config.objective.divergence)}"
+        why = (
+            "a gradient by sampled tokens is that of the policy which drew them, and references "
+            "are not drawn"
+        )
+        is_met = not run.engine.is_stored
+        require(rollout, "engine", is_met, f'other than "stored" with {learner}', why)
+        require_default(rollout, "off_policy_steps", f"with {learner}", why)
+    if run.engine.is_stored:
+        why = "it samples nothing; `paint eval RUN` evaluates checkpoints"
+        for section, key in (
+            (config.validation, "path"),
+            (rollout, "off_policy_steps"),
+            (rollout, "max_attempts"),
+        ):
+            require_default(section, key, f'with rollout.engine "{rollout.engine}"', why)
+
+
+def _check_objective(run: Resolved) -> None:
+    config, rollout, objective = run.config, run.rollout, run.config.objective
+    is_met = not run.tokens_carry_gradient or config.loss_temperature == rollout.temperature
+    allowed = f"None or rollout.temperature = {rollout.temperature:g}"
+    why = "sampled tokens, which carry the gradient, are drawn at that one"
+    require(objective, "temperature", is_met, allowed, why)
+    is_met = not run.divergence.is_sampled or (rollout.top_p, rollout.top_k) == (1, -1)
+    divergence = format_value(objective.divergence)
+    allowed = f"1, and rollout.top_k -1, with objective.divergence {divergence}"
+    why = "for its gradient, tokens must be drawn from the full distribution"
+    require(rollout, "top_p", is_met, allowed, why)
+    has_rollouts = run.algorithm.needs_rollouts
+    is_met = not has_rollouts or objective.skip_tokens < rollout.max_new_tokens
+    allowed = f"below rollout.max_new_tokens = {rollout.max_new_tokens}"
+    require(objective, "skip_tokens", is_met, allowed, "others have no token in the loss")
+    is_met = has_rollouts or not objective.has_sft
+    allowed = f"0, and objective.sft_weight_end None, with {run.method}"
+    require(objective, "sft_weight", is_met, allowed, "its own loss is that of the solutions")
+
+
+def _check_drift(run: Resolved) -> None:
+    config = run.config
+    keeps_base = run.algorithm.needs_teacher and config.teacher.weights == "frozen"
+    if config.model.train_mode == "full" and not keeps_base:
+        where = f"{FULL} and teacher.weights {config.teacher.weights}"
+        why = "the base model is not kept; set teacher.weights frozen, or train_mode lora"
+        require_default(config.health, "drift_path", where, why)
+    is_met = "drift" not in config.health.stop_on or bool(config.health.drift_path)
+    require(config.health, "stop_on", is_met, "without drift", "it needs health.drift_path")
+
+
+def _check_samples(run: Resolved) -> None:
+    rollout, algorithm = run.rollout, run.algorithm
+    if not algorithm.needs_rollouts:
+        where, why = f"with {run.method}", "it samples nothing"
+        require_default(rollout, "samples_per_problem", where, why)
+    is_met = run.config.train.batch_size % rollout.samples_per_problem == 0
+    allowed = f"a multiple of rollout.samples_per_problem = {rollout.samples_per_problem}"
+    require(run.config.train, "batch_size", is_met, allowed, "completions a step")
+    is_met = rollout.samples_per_problem >= algorithm.min_samples
+    allowed = f"at least {algorithm.min_samples} with {run.method}"
+    require(rollout, "samples_per_problem", is_met, allowed, "grpo in the paper: 8")
+    if run.learns_from == "all":
+        where = f"with {run.method} and these settings"
+        why = (
+            "it needs no right completion; grpo, oasis and on_correct do, and context.source "
+            "rollout with several samples a problem"
+        )
+        require_default(rollout, "max_attempts", where, why)
 
 
 def _adapts_experts(model: ModelConfig) -> bool:
@@ -450,67 +368,28 @@ def unserved(model: ModelConfig) -> str:
     return ""
 
 
-def _updates_weights(run: Resolved) -> bool:
-    """Whether the model's own weights change, or a teacher's copy of them."""
-    return _trains_all(run) or run.config.teacher.weights == "ema"
-
-
-def _may_be_float32(model: ModelConfig) -> bool:
-    return model.dtype in ("float32", "auto")
-
-
-TRAINING_RULES = (
-    *_unused(_trains_all, FULL, "it splits frozen weights only", "model.shard"),
-    *_unused(
-        lambda run: _adapts_experts(run.config.model),
-        "with experts in model.lora_targets",
-        "they are adapted as whole tensors of 32 bits",
-        *("model.use_dora", "model.shard", "model.quantization"),
-    ),
-    Rule(
-        lambda run: _adapts_experts(run.config.model) and run.config.teacher.weights == "ema",
-        "teacher.weights",
-        '"frozen" or "live" with experts in model.lora_targets',
-        "averages are of linear layers",
-    ),
-    Rule(
-        lambda run: _adapts_experts(run.config.model) and not _may_be_float32(run.config.model),
-        "model.dtype",
-        '"float32" or "auto" with experts in model.lora_targets',
-        "16 bits round small updates away",
-    ),
-    Rule(
-        lambda run: _trains_all(run) and not _may_be_float32(run.config.model),
-        "model.dtype",
-        f'"float32" {FULL}',
-        "16-bit weights lose steps of {train.learning_rate:g}: docs/fidelity.md, D4",
-    ),
-    *_unused(
-        lambda run: run.config.model.use_dora,
-        "with model.use_dora",
-        "it computes norms of whole weights",
-        "model.shard",
-    ),
-    *_unused(
-        lambda run: run.config.model.shard or _updates_weights(run),
-        "without model.train_mode lora, teacher.weights frozen or live, and no model.shard",
-        "nf4 stores weights that cannot be updated",
-        "model.quantization",
-    ),
-    Rule(
-        lambda run: run.engine.is_remote and bool(unserved(run.config.model)),
-        "rollout.engine",
-        '"local"',
-        "{unserved}",
-    ),
-    Rule(
-        lambda run: run.engine.is_stored and not Path(run.rollout.stored).exists(),
-        "rollout.stored",
-        "a run, an evaluation or a JSONL file of rollouts that exists",
-        "it is trained on in place of new completions",
-    ),
-)
-"""Further rules of a training, which a plan or an evaluation need not keep."""
+def _check_trained_weights(config: Config) -> None:
+    model = config.model
+    is_full = model.train_mode == "full"
+    may_be_float32 = model.dtype in ("float32", "auto")
+    if is_full:
+        require_default(model, "shard", FULL, "it splits frozen weights only")
+        why = f"16-bit weights lose steps of {config.train.learning_rate:g}: docs/fidelity.md, D4"
+        require(model, "dtype", may_be_float32, f'"float32" {FULL}', why)
+    if _adapts_experts(model):
+        where = "with experts in model.lora_targets"
+        for key in ("use_dora", "shard", "quantization"):
+            require_default(model, key, where, "they are adapted as whole tensors of 32 bits")
+        is_met, allowed = config.teacher.weights != "ema", f'"frozen" or "live" {where}'
+        require(config.teacher, "weights", is_met, allowed, "averages are of linear layers")
+        allowed = f'"float32" or "auto" {where}'
+        require(model, "dtype", may_be_float32, allowed, "16 bits round small updates away")
+    if model.use_dora:
+        require_default(model, "shard", "with model.use_dora", "it computes norms of whole weights")
+    if model.shard or is_full or config.teacher.weights == "ema":
+        where = "without model.train_mode lora, teacher.weights frozen or live, and no model.shard"
+        why = "nf4 stores weights that cannot be updated"
+        require_default(model, "quantization", where, why)
 
 
 def check_config(config: Config) -> Resolved:
@@ -525,7 +404,13 @@ def check_config(config: Config) -> Resolved:
     tools_of(config.conversation)  # loads what is named
     run = Resolved(config, algorithm, engine, divergence, optimizer)
     _ = run.objective  # refuses a clip or kernels that the divergence does not take
-    _apply(RULES, run)
+    _check_engine(run.rollout, run.engine)
+    _check_data(run)
+    _check_context(run)
+    _check_off_policy(run)
+    _check_objective(run)
+    _check_drift(run)
+    _check_samples(run)
     with extension_errors("train.method", config.train.method):
         algorithm.check(config)
     return run
@@ -561,7 +446,14 @@ def require_trainable(run: Resolved) -> None:
         run.optimizer.check(config.train)
     if config.model.quantization == "nf4":
         require_bitsandbytes("model.quantization nf4")
-    _apply(TRAINING_RULES, run)
+    _check_trained_weights(config)
+    why = unserved(config.model)
+    is_met = not (run.engine.is_remote and why)
+    require(run.rollout, "engine", is_met, '"local"', why)
+    is_met = not run.engine.is_stored or Path(run.rollout.stored).exists()
+    allowed = "a run, an evaluation or a JSONL file of rollouts that exists"
+    why = "it is trained on in place of new completions"
+    require(run.rollout, "stored", is_met, allowed, why)
 
 
 def require_same_beginning(run: Resolved, folder: Path) -> tuple[str, ...]:
@@ -582,14 +474,11 @@ def require_same_beginning(run: Resolved, folder: Path) -> tuple[str, ...]:
     for step in range(step_of(last) if last else 0):
         rates = [learning_rate(run.optimizer, config, step) for config in (shorter, now)]
         if rates[0] != rates[1]:
-            schedule = f"train.schedule {now.schedule}"
-            if ":" in now.optimizer:
-                schedule = f"the schedule of train.optimizer {now.optimizer}"
             raise RunError(
-                f"{folder} cannot be made longer: {schedule} depends on the number of steps, and "
-                f"of {now.steps} steps, step {step + 1} would have had the learning rate "
-                f"{rates[1]:.3g}, not {rates[0]:.3g}; start a new run with --train.steps "
-                f"{now.steps}"
+                f"{folder} cannot be made longer: by train.schedule {now.schedule} and "
+                f"train.optimizer {now.optimizer}, step {step + 1} of {now.steps} would have had "
+                f"the learning rate {rates[1]:.3g}, not {rates[0]:.3g}; start a new run with "
+                f"--train.steps {now.steps}"
             )
     own = [f"train.{key} {getattr(now, key)}" for key in ("method", "optimizer")]
     own = [setting for setting in own if ":" in setting]
@@ -619,7 +508,7 @@ def check_engine(rollout: RolloutConfig) -> EngineType:
     """Look up the engine of an evaluation, by the rules of engines. Raises ConfigError."""
     engine = engine_of(rollout)
     complete_options(rollout, "rollout.")
-    _apply(ENGINE_RULES, ResolvedRollout(rollout, engine))
+    _check_engine(rollout, engine)
     return engine
 
 
@@ -847,32 +736,3 @@ def _sharing_problem(run: Resolved, machine: Machine) -> str:
     except ConfigError as error:
         return str(error)
     return ""
-
-
-def _apply(rules: Sequence[Rule], run: Resolved | ResolvedRollout) -> None:
-    """Raise ConfigError by the first rule that refuses a setting."""
-    for rule in rules:
-        if rule.refuses(run):
-            words = _words(run) if isinstance(run, Resolved) else {"rollout": run.rollout}
-            section, _, key = rule.setting.partition(".")
-            value = format_short(getattr(words[section], key))
-            must_be, why = rule.must_be.format(**words), rule.why.format(**words)
-            raise ConfigError(f"{rule.setting} must be {must_be}, got {value} ({why})")
-
-
-def _words(run: Resolved) -> dict[str, Any]:
-    """What stands in the texts of rules by name: sections of settings, and what is loaded."""
-    divergence = format_value(run.config.objective.divergence)
-    learner = run.method
-    if run.divergence.is_sampled:
-        learner = f"objective.divergence {divergence}"
-    return {
-        **{section.name: getattr(run.config, section.name) for section in fields(Config)},
-        "method": run.method,
-        "learner": learner,
-        "divergence": divergence,
-        "needs_grades": run.needs_grades or "validation.path",
-        "feedback": run.feedback,
-        "min_samples": run.algorithm.min_samples,
-        "unserved": unserved(run.config.model),
-    }

@@ -16,7 +16,6 @@ class Health(Callback):
         self, config: Config, rows: Sequence[Metrics], warn: Callable[[str], None]
     ) -> None:
         self.stop_on, self.warn = config.health.stop_on, warn
-        self.clip_mode = config.objective.clip_mode
         self.watch = Watch()
         self.ended_on: list[str] = []  # warnings of health.stop_on, of the step that ends the run
         # Of the steps before, where a run is resumed: their warnings were said.
@@ -28,7 +27,7 @@ class Health(Callback):
     ) -> bool | None:
         appeared = self.watch.add(metrics)
         for name in appeared:
-            text = describe(name, *self.watch.active[name], metrics, self.clip_mode)
+            text = describe(name, *self.watch.active[name])
             self.warn(f"step {step}: collapse warning ({name}): {text}")
         self.ended_on = [name for name in appeared if name in self.stop_on]
         return bool(self.ended_on)

@@ -78,9 +78,9 @@ Model = Annotated[
 Data = Annotated[
     Any,
     arg(
-        help='A file, a hub data set, "demo", or a list of several, each a path or a dict of path '
-        "and weight; or rows (a list of dicts, a Dataset or a DataFrame), which are stored in the "
-        "output folder; or the settings of the section data."
+        help='A file, a hub data set, "demo", or a list of several; or rows (a list of dicts, a '
+        "Dataset or a DataFrame), which are stored in the output folder; or the settings of the "
+        "section data."
     ),
 ]
 

@@ -109,8 +109,6 @@ def as_named(value: Any) -> Any:
         return str(value)
     if isinstance(value, list | tuple):
         return [as_named(one) for one in value]
-    if isinstance(value, Mapping):  # a source of problems
-        return {key: as_named(one) for key, one in value.items()}
     if callable(value):
         return spec_of(value)
     return value
@@ -172,14 +170,10 @@ def is_columns(data: Any) -> bool:
 
 
 def _are_sources(data: Any) -> bool:
-    """Return whether data are a list of paths, or of dicts of path and weight."""
+    """Return whether data are a list of paths."""
     if not isinstance(data, list | tuple) or not data:
         return False
-    return all(
-        isinstance(one, str | Path)
-        or (isinstance(one, Mapping) and "path" in one and one.keys() <= {"path", "weight"})
-        for one in data
-    )
+    return all(isinstance(one, str | Path) for one in data)
 
 
 def _cell(value: Any, field_name: str, row: int) -> Any:

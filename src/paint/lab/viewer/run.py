@@ -138,7 +138,7 @@ def run_data(
         },
         "metrics": columns,
         "charts": charts_of(columns),
-        "warnings": warning_history(metrics, clip_mode=config.objective.clip_mode),
+        "warnings": warning_history(metrics),
         "validation": [validation_data(*place, graded) for place, graded in validation.items()],
         "stored_steps": _stored_steps(run),
         "steps": steps,
