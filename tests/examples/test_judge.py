@@ -2,7 +2,6 @@
 
 import json
 import threading
-from collections import Counter
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -13,7 +12,6 @@ import pytest
 from paint.config.schema import DataConfig
 from paint.core.demo_files import MODEL
 from paint.core.display import Display
-from paint.data.formats import convert_rows
 from paint.data.problems import row_of, validate_rows
 from paint.grading import functions
 from paint.grading.contract import Grade, Grader, Item
@@ -184,8 +182,8 @@ def test_judge_reads_all_turns_of_a_chat_and_no_reference(alone: Endpoint, colum
 
 
 def validated(rows: list[dict[str, Any]]) -> list[Any]:
-    converted = convert_rows(enumerate(rows, start=1), DataConfig(), Counter())
-    return [problem for _, problem in validate_rows(converted, DataConfig(), needs={})]
+    found = validate_rows(enumerate(rows, start=1), DataConfig(), needs={})
+    return [problem for _, problem in found]
 
 
 def small(grading: dict[str, Any]) -> Any:

@@ -17,12 +17,12 @@ without a problem are converted, while `data.problem_field` is the default.
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from paint.config.schema import DataConfig
 from paint.data.chats import is_chat
-from paint.data.readers import BadRow, Row, is_text, not_text, shorten
+from paint.data.readers import BadRow, is_text, not_text, shorten
 
 Fields = dict[str, object]
 
@@ -38,13 +38,11 @@ SHAREGPT_ROLES = {
 
 
 class RowFormat(NamedTuple):
-    """A format of rows, recognised by the column of the problem, or by what ``convert`` finds."""
+    """The columns of a format."""
 
-    name: str
     problem: str
     solution: str = ""
     further: str = ""  # appended to the problem, where it is not empty
-    convert: Callable[[Mapping[str, object]], Fields | None] | None = None
 
 
 _CALCULATION = re.compile(r"<<[^<>]*>>")
@@ -141,24 +139,58 @@ def _texts(fields: Mapping[str, object], name: str) -> list[str]:
     return list(map(str, texts))
 
 
-SHAREGPT = RowFormat("ShareGPT", "conversations")
-FORMATS = (
-    SHAREGPT,
-    RowFormat("Alpaca", "instruction", "output", further="input"),
-    RowFormat("query/response", "query", "response"),
-    RowFormat("prompt/completion", "prompt", "completion"),
-)
-PUBLISHED = (
-    RowFormat("GSM8K", "question", "answer", convert=gsm8k),
-    RowFormat("MBPP", "text or prompt", "code and test_list", convert=mbpp),
-    RowFormat("HumanEval", "prompt", "canonical_solution", convert=humaneval),
-)
+SHAREGPT = RowFormat("conversations")
+FORMATS = {
+    "ShareGPT": SHAREGPT,
+    "Alpaca": RowFormat("instruction", "output", further="input"),
+    "query/response": RowFormat("query", "response"),
+    "prompt/completion": RowFormat("prompt", "completion"),
+}
+PUBLISHED = {"GSM8K": gsm8k, "MBPP": mbpp, "HumanEval": humaneval}
 """Published sets. They are recognised first: their rows have columns of other formats, too."""
+
+COLUMNS = {
+    "GSM8K": "question, answer",
+    "MBPP": "text or prompt, code and test_list",
+    "HumanEval": "prompt, canonical_solution",
+    "ShareGPT": "conversations",
+    "Alpaca": "instruction, input, output",
+    "query/response": "query, response",
+    "prompt/completion": "prompt, completion",
+}
+"""Where the problem and the solution of each format come from."""
+
+
+def convert_row(fields: Fields, data: DataConfig) -> tuple[Fields, str]:
+    """Return a row with the columns of a problem, and the name of its format.
+
+    The name is "" where the row has a problem already, or the columns of several formats.
+    """
+    # Of Arrow, a row has null in the columns of other rows.
+    given = {name: value for name, value in fields.items() if value is not None}
+    names = {name.casefold() for name in given}
+    if data.problem_field != "problem" or not names.isdisjoint(("problem", "messages")):
+        return fields, ""
+    for name, convert in PUBLISHED.items():
+        converted = convert(fields)
+        if converted is not None:
+            return _joined(fields, converted, data), name
+    matching = [name for name, columns in FORMATS.items() if _has_columns(given, columns)]
+    # A row with the columns of two formats could be read in two ways.
+    if len(matching) != 1:
+        return fields, ""
+    [name] = matching
+    return _joined(fields, _convert(FORMATS[name], fields), data), name
+
+
+def _joined(fields: Fields, converted: Fields, data: DataConfig) -> Fields:
+    # What the row itself calls a solution stands before the format's.
+    if data.solution_field != "solution" or "solution" in fields:
+        converted.pop("solution", None)
+    return fields | converted
 
 
 def _convert(row_format: RowFormat, fields: Fields) -> Fields:
-    if row_format.convert is not None:
-        return row_format.convert(fields) or {}
     if row_format is SHAREGPT:
         return {"messages": _sharegpt_messages(fields)}
     _, history = _named(fields, "history")
@@ -228,40 +260,6 @@ def _sharegpt_messages(fields: Fields) -> list[Fields]:
     return messages
 
 
-def convert_rows(rows: Iterable[Row], data: DataConfig, found: Counter[str]) -> Iterator[Row]:
-    """Yield the rows with the columns of a problem; ``found`` counts the rows of each format."""
-    for row, fields in rows:
-        try:
-            if isinstance(fields, BadRow):
-                raise fields
-            row_format = find_format(fields, data)
-            converted = {} if row_format is None else _convert(row_format, fields)
-        except BadRow as bad:
-            found[""] += 1
-            yield row, bad
-            continue
-        found[row_format.name if row_format else ""] += 1
-        # What the row itself calls a solution stands before the format's.
-        if data.solution_field != "solution" or "solution" in fields:
-            converted.pop("solution", None)
-        yield row, fields | converted
-
-
-def find_format(fields: Mapping[str, object], data: DataConfig) -> RowFormat | None:
-    """Return a row's format; None where it has a problem, or the columns of several formats."""
-    # Of Arrow, a row has null in the columns of other rows.
-    fields = {name: value for name, value in fields.items() if value is not None}
-    names = {name.casefold() for name in fields}
-    if data.problem_field != "problem" or not names.isdisjoint(("problem", "messages")):
-        return None
-    for published in PUBLISHED:
-        if published.convert is not None and published.convert(fields) is not None:
-            return published
-    matching = [one for one in FORMATS if _has_columns(fields, one)]
-    # A row with the columns of two formats could be read in two ways.
-    return matching[0] if len(matching) == 1 else None
-
-
 def _has_columns(fields: Mapping[str, object], row_format: RowFormat) -> bool:
     """Whether a row has the problem's column, and of Alpaca another one, which Dolly lacks."""
     if find_column(fields, row_format.problem) is None:
@@ -273,15 +271,12 @@ def _has_columns(fields: Mapping[str, object], row_format: RowFormat) -> bool:
 def describe_formats(found: Counter[str]) -> list[str]:
     """Return a line for each format in which rows were read."""
     lines = []
-    for row_format in (*PUBLISHED, *FORMATS):
-        count = found[row_format.name]
-        if count:
-            share = f" ({count:,} of {found.total():,} rows)" if count < found.total() else ""
-            columns = [row_format.problem, row_format.further, row_format.solution]
-            lines.append(
-                f"read as {row_format.name}{share}: problem and solution from "
-                f"{', '.join(filter(None, columns))}"
-            )
+    for name, columns in COLUMNS.items():
+        share = ""
+        if found[name] < found.total():
+            share = f" ({found[name]:,} of {found.total():,} rows)"
+        if found[name]:
+            lines.append(f"read as {name}{share}: problem and solution from {columns}")
     return lines
 
 

@@ -27,7 +27,7 @@ from paint.data.chats import (
     read_conversation_messages,
     require_unicode,
 )
-from paint.data.formats import convert_rows, describe_formats, find_column
+from paint.data.formats import convert_row, describe_formats, find_column
 from paint.data.readers import (
     BadRow,
     Number,
@@ -141,8 +141,15 @@ def _read_source(
     problems: list[Problem] = []
     skipped: dict[str, int] = {}
     formats: Counter[str] = Counter()
-    rows = convert_rows(read_rows(source), data, formats)
-    valid = validate_rows(rows, data, needs=needs, solutions=solutions, source=name, read=read)
+    valid = validate_rows(
+        read_rows(source),
+        data,
+        needs=needs,
+        solutions=solutions,
+        source=name,
+        read=read,
+        formats=formats,
+    )
     for row, problem in valid:
         if isinstance(problem, Problem):
             problems.append(problem)
@@ -180,20 +187,25 @@ def validate_rows(
     solutions: bool = True,
     source: str = "",
     read: Earlier | None = None,
+    formats: Counter[str] | None = None,
 ) -> Iterator[tuple[int, Problem | BadRow]]:
     """Yield the number of each row with its problem or its error, as for `read_problems`.
 
-    ``source`` is the name of the rows' source in a mixture, and ``read`` what sources before it
-    have.
+    ``source`` is the name of the rows' source in a mixture, ``read`` what sources before it have,
+    and ``formats`` counts the rows of each format.
     """
     if not solutions:
         # An evaluation shows no solution to anyone.
         needs = {name: why for name, why in needs.items() if name != "solution"}
     first_rows = {} if read is None else read
+    formats = Counter() if formats is None else formats
     for row, fields in rows:
+        found: Problem | BadRow
+        name, keys = "", []
         try:
             if isinstance(fields, BadRow):
                 raise fields
+            fields, name = convert_row(fields, data)
             problem = _problem(fields, row, data, needs, solutions)
             if source:
                 problem = replace(problem, id=f"{source}/{problem.id}", source=source)
@@ -206,14 +218,13 @@ def validate_rows(
                 if (role, text) in first_rows:
                     detail = f", {first_rows[role, text]} (value {shorten(text)})"
                     raise BadRow(f"same {role} as an earlier row", detail)
+            found = problem
         except BadRow as bad:
-            yield row, bad
-            continue
-
-        # Of valid rows only: the copy of a bad row is no duplicate.
+            found, keys = bad, []  # the copy of a bad row is no duplicate
+        formats[name] += 1
         of_source = f" of {data.place}" if source else ""
         first_rows |= dict.fromkeys(keys, f"row {row}{of_source}")
-        yield row, problem
+        yield row, found
 
 
 def problems_digest(problems: Sequence[Problem]) -> str:
@@ -312,34 +323,22 @@ def _chat_field(fields: Mapping[str, object], data: DataConfig) -> str:
 
 
 def _problem(
-    fields: dict[str, object],
+    fields: dict[str, Any],
     row: int,
     data: DataConfig,
     needs: Mapping[str, str],
     solutions: bool,
 ) -> Problem:
-    column_hint = DATA_FIELD if solutions else OTHER_COLUMNS
+    hint = DATA_FIELD if solutions else OTHER_COLUMNS
     columns = (data.problem_field, data.solution_field, data.answer_field, data.id_field)
     fields = with_nested(fields, [*columns, *needs])
-
-    def text_of(role: str, name: str) -> list[str]:
-        column = find_column(fields, name)
-        value = None if column is None else fields[column]
-        is_blank = value is None or (isinstance(value, str) and not value.strip())
-        if role not in needs and is_blank:
-            return [""]
-        hint = f"{needs[role]} needs it; {column_hint}" if needs.get(role) else column_hint
-        if role == "answer" and isinstance(value, list):
-            return _answers(value, name, hint)
-        return [_text(fields, name, role, hint)]
-
     if is_chat(fields.get("tools")):  # schemas: what JSON does not have is refused by row
         json_value(fields["tools"], "tools")
+
     place = _chat_field(fields, data)
     turns: list[tuple[str, str]] = []
-    solution = ""
-    # The reply of a chat stands before a column of solutions.
     conversation: list[Mapping[str, Any]] = []
+    solution = ""
     if is_chat(fields.get(place)) and data.turns == "all":
         turns, conversation = _conversation(fields, place)
         contents = [m["content"] for m in conversation if is_learned(m)]
@@ -352,16 +351,9 @@ def _problem(
         detail = f" with a role and a content (value {shorten(fields[place])})"
         raise BadRow(f'field "{place}" is no list of messages', detail)
     else:
-        problem = _text(fields, data.problem_field, "problem", column_hint)
-    reference = fields.get(find_column(fields, data.solution_field) or "")
-    if not solution and is_chat(reference):  # the reply alone, as of TRL's prompt/completion
-        speaker, solution = read_chat(reference, data.solution_field)[-1]
-        _require_learned(reference, data.solution_field)
-        if speaker != "assistant" or not solution.strip():
-            detail = f" (value {shorten(reference)}); cut it there"
-            raise BadRow(f'field "{data.solution_field}" is no chat that ends in a reply', detail)
-    elif not solution:
-        [solution] = text_of("solution", data.solution_field)
+        problem = _text(fields, data.problem_field, "problem", hint)
+    if not solution:  # the reply of a chat stands before a column of solutions
+        solution = _solution(fields, data.solution_field, needs, hint)
 
     # Under the name that the context uses, whatever its case in the file.
     for column in needs.keys() - NEEDS_BOTH.keys():  # of contexts, and the tests of code
@@ -369,21 +361,44 @@ def _problem(
         if isinstance(value, list) and value and all(isinstance(line, str) for line in value):
             fields = fields | {column: "\n".join(value)}
         fields = fields | {column: _text(fields, column, column, f"{needs[column]} needs it")}
-    answer, *also = text_of("answer", data.answer_field)
+    answer, *also = _texts_of(fields, "answer", data.answer_field, needs, hint)
     # The default id column may be missing, one that was configured by name may not.
     is_numbered = data.id_field == "id" and find_column(fields, "id") is None
-    name = str(row) if is_numbered else _text(fields, data.id_field, "id", column_hint)
+    name = str(row) if is_numbered else _text(fields, data.id_field, "id", hint)
     return Problem(
-        problem,
-        solution,
-        answer,
-        name,
-        also=tuple(also),
-        row=row,
-        turns=tuple(turns),
-        conversation=tuple(conversation),
-        fields=fields,
+        problem, solution, answer, name, tuple(also), row, tuple(turns), tuple(conversation), fields
     )
+
+
+def _solution(fields: dict[str, Any], name: str, needs: Mapping[str, str], hint: str) -> str:
+    """The solution in a column: a text, or a reply alone, as of TRL's prompt/completion."""
+    reference = fields.get(find_column(fields, name) or "")
+    if not is_chat(reference):
+        return _texts_of(fields, "solution", name, needs, hint)[0]
+    speaker, solution = read_chat(reference, name)[-1]
+    _require_learned(reference, name)
+    if speaker != "assistant" or not solution.strip():
+        detail = f" (value {shorten(reference)}); cut it there"
+        raise BadRow(f'field "{name}" is no chat that ends in a reply', detail)
+    return solution
+
+
+def _texts_of(
+    fields: dict[str, Any], role: str, name: str, needs: Mapping[str, str], hint: str
+) -> list[str]:
+    """The texts of a column, several of an answer; [""] where it is blank and nothing needs it."""
+    column = find_column(fields, name)
+    value = None if column is None else fields[column]
+    is_blank = value is None or (isinstance(value, str) and not value.strip())
+    if role not in needs and is_blank:
+        return [""]
+    if needs.get(role):
+        hint = f"{needs[role]} needs it; {hint}"
+    if role != "answer" or not isinstance(value, list):
+        return [_text(fields, name, role, hint)]
+    if not value:
+        raise BadRow(f'field "{name}" is empty', " (value [])")
+    return list(dict.fromkeys(_text({name: one}, name, role, hint) for one in value))
 
 
 def _chat(fields: dict[str, object], name: str) -> tuple[list[tuple[str, str]], str]:
@@ -425,12 +440,6 @@ def _conversation(
         raise BadRow(f'field "{name}" is no chat that begins with a turn of the user', detail)
     later = read_conversation_messages(messages[first:], name, first)
     return opening, later
-
-
-def _answers(values: list[Any], name: str, column_hint: str) -> list[str]:
-    if not values:
-        raise BadRow(f'field "{name}" is empty', " (value [])")
-    return list(dict.fromkeys(_text({name: v}, name, "answer", column_hint) for v in values))
 
 
 def with_nested(fields: dict[str, object], names: Iterable[str]) -> dict[str, object]:

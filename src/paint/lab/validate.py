@@ -21,7 +21,7 @@ from chatforms.lengths import most_tokens, token_lengths
 from paint.core.demo_files import problems_path
 from paint.core.display import Display, differing_lines
 from paint.data.contexts import Contexts
-from paint.data.formats import convert_rows, describe_formats
+from paint.data.formats import describe_formats
 from paint.data.problems import DataError, Problem, validate_rows
 from paint.data.readers import BadRow, Row, read_rows, shorten
 from paint.data.row_checks import check_rows, gold_warnings
@@ -162,8 +162,7 @@ def _read_problems(
                 yield row, fields
 
     data = run.config.data
-    converted = convert_rows(rows(), data, formats)
-    for row, problem in validate_rows(converted, data, needs=run.needed_fields):
+    for row, problem in validate_rows(rows(), data, needs=run.needed_fields, formats=formats):
         if isinstance(problem, Problem):
             # Such text would be read as special tokens, so the row is bad.
             special = special_text_finder(
