@@ -5,15 +5,36 @@ from pathlib import Path
 import pytest
 
 import paint
+from extensions.sure import Sure
 from paint.config.metric_records import CHARTS, METRICS, is_of_run, metrics_of_chart, record_of
 
 
-@pytest.mark.parametrize("recipe", ["demo-paint", "demo-grpo", "demo-sft"])
+@pytest.mark.parametrize("recipe", ["demo-grpo", "demo-sft"])
 def test_metrics_of_a_run_have_records(recipe: str, tmp_path: Path) -> None:
     settings = {"steps": 1, "batch_size": 8}
     run = paint.train(recipe, output_dir=tmp_path / "run", train=settings)
+    assert without_record(run) == []
+
+
+def test_metrics_of_ones_own_are_logged_without_a_record(tmp_path: Path) -> None:
+    run = paint.train(
+        "demo-paint",
+        output_dir=tmp_path / "run",
+        train={"steps": 1, "batch_size": 8, "method": Sure},
+        grading={"grader": ("math", "extensions.words:words")},
+    )
+    assert without_record(run) == ["sure", "words"]
+    rollouts = run.rollouts(step=1)
+    metrics = run.metrics.iloc[0]
+    assert metrics["words"] == rollouts["text"].str.split().str.len().mean()
+    assert 0 < metrics["sure"] < 1
+    # The grader without a reward changes none.
+    assert list(rollouts["reward"]) == list(rollouts["correct"].astype(float))
+
+
+def without_record(run: paint.Run) -> list[str]:
     names = run.metrics.reset_index().columns
-    assert [name for name in names if record_of(name) is None] == []
+    return [name for name in names if record_of(name) is None]
 
 
 def test_record_of_a_pattern_is_found_and_reserved() -> None:

@@ -19,7 +19,7 @@ BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 
 PRINTED = (
     *("shout_engine", "length_grader", "alpha", "reward_weighted", "lion"),
-    *("check_answer", "calculator"),
+    *("check_answer", "calculator", "words", "sure"),
 )
 
 
