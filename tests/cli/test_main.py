@@ -20,7 +20,7 @@ USER_ERRORS = [
     ("resume nowhere", "nowhere holds no run"),
     ("grade x --grading.deadline 0", "grading.deadline must be in [0.01, 86400], got 0"),
     ("eval nowhere/model --benchmarks demo", "nowhere/model"),
-    ("resume runs/a --gpus=-1", "gpus must be an integer from 0"),
+    ("resume runs/a --gpus=-1", "gpus must be at least 0"),
     ("train demo-paint --train.st\u202eeps 1", "--train.st\\u202eeps"),
     ("plan demo-paint -- --train.steps=1", '"--" is one value too many'),
     ("trian demo-paint", "did you mean train?"),

@@ -208,7 +208,7 @@ def test_train_first_step_has_the_divergences_that_advice_measured(
         for i, row in enumerate(rows)
     ]
     contexts = {"recipe": Contexts(config.context, list(by_id.values()))}
-    found = score(policy, check_config(config), of(completed), contexts, SILENT)["recipe"]
+    found = score(of(policy, config, completed), contexts, SILENT)["recipe"]
     assert len(rows) == 8
     for i, row in enumerate(rows):
         assert found[i]["mask_ratio"] == row["mask_ratio"]
@@ -253,8 +253,8 @@ def test_score_answer_leakage_is_probability_of_right_box(
     prompt = policy.student_prompt(problem)
     row = replace(rollout(policy, problem, "The answer is $\\boxed{48}$.", 0.0), prompt=prompt)
     context = Contexts(replace(DEMO.context, source=("none",)), problems)
-    rows = of([row, replace(row, row=1, grade=Grade(1.0))], 2)
-    found = score(policy, check_config(DEMO), rows, {"none": context}, SILENT)["none"]
+    rows = of(policy, DEMO, [row, replace(row, row=1, grade=Grade(1.0))], 2)
+    found = score(rows, {"none": context}, SILENT)["none"]
 
     notes = annotate(policy, row)
     with torch.no_grad():
@@ -288,8 +288,8 @@ def test_divergence_sums_are_those_of_both_views(
                 views.append(logits_alone(policy.model, prompt, row.completion.ids).log_softmax(-1))
         p, q = views if divergence is FORWARD_KL else views[::-1]
         expected.append([float((p.exp() * (p - q)).sum())])
-    run = check_config(replace(DEMO, context=context))
-    found, tokens = divergence_sums(policy, run, of(rows), divergence, SILENT)
+    student = of(policy, replace(DEMO, context=context), rows)
+    found, tokens = divergence_sums(student, divergence, SILENT)
     np.testing.assert_allclose(found, expected, rtol=1e-4)
     assert found.min() > 0.1
     assert tokens.tolist() == [[len(row.completion.ids)] for row in rows]
@@ -347,8 +347,9 @@ def test_agreed_wrong_counts_one_wrong_answer_of_most_rollouts() -> None:
     assert agreed_wrong(graded).tolist() == [0, 0, 0, 0]
 
 
-def of(rows: list[Rollout], samples: int = 1) -> GradedRollouts:
-    return GradedRollouts(rows, of_rewards(np.zeros((len(rows) // samples, samples))))
+def of(policy: Policy, config: Config, rows: list[Rollout], samples: int = 1) -> GradedRollouts:
+    graded = of_rewards(np.zeros((len(rows) // samples, samples)))
+    return GradedRollouts(policy, check_config(config), rows, graded)
 
 
 def test_advise_under_a_judge_that_never_gives_one_orders_contexts_by_its_rewards() -> None:

@@ -54,14 +54,14 @@ def test_bake_count_below_one_is_refused(
     config: Config, counts: dict[str, Any], tmp_path: Path
 ) -> None:
     [name] = counts
-    with pytest.raises(ConfigError, match=f"{name} must be an integer from 1 .*, got 0"):
-        bake(check_config(config), tmp_path / "out", **({"held_out": 2, "samples": 1} | counts))
+    with pytest.raises(ConfigError, match=f"{name} must be at least 1.*, got 0"):
+        paint.bake("rules.md", [], config, output_dir=tmp_path / "out", **counts)
     assert not (tmp_path / "out").exists()
 
 
 def test_bake_in_folder_of_other_rules_is_refused(config: Config, tmp_path: Path) -> None:
     (tmp_path / "rules.md").write_text("others")
-    with pytest.raises(ConfigError, match=r"rules\.md is that of a bake of another text"):
+    with pytest.raises(ConfigError, match=r"rules\.md: it holds another text"):
         bake(check_config(config), tmp_path, held_out=4, samples=1)
 
 

@@ -153,7 +153,7 @@ def test_advise_rates_trains_each_and_names_those_that_are_not_finite(
     assert advised(rates=[1e-3]).path == tmp_path / "rates"
     with pytest.raises(ConfigError, match=r"objective\.clip: 0\.06 -> 0\.2"):
         advised(rates=[1e-3], objective={"clip": 0.2})
-    with pytest.raises(ConfigError, match=r"problems\.jsonl has other rows"):
+    with pytest.raises(ConfigError, match=r"problems\.jsonl: .* other rows were held out"):
         advised(problems=6)
 
 

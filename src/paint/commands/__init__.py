@@ -25,6 +25,7 @@ from functools import cache, wraps
 from importlib import import_module
 from typing import Annotated, Any, get_args, get_origin
 
+from paint.core.settings import check_argument
 from paint.core.trust import begin_call
 
 
@@ -50,15 +51,18 @@ def load_function(name: str) -> Callable[..., Any]:
     """Import a command's function by its name. What the user says counts for one call of it."""
     function: Callable[..., Any] = getattr(import_module(f"{__name__}.{name}"), name)
 
+    signature = inspect.signature(function)
+
     @wraps(function)
     def called(*arguments: Any, **named: Any) -> Any:
         from paint.core.display import progress_lines  # here: `import paint` need not import rich
 
+        for name, value in signature.bind(*arguments, **named).arguments.items():
+            check_argument(name, value, signature.parameters[name].annotation)
         with begin_call(), progress_lines():
             return function(*arguments, **named)
 
     # The types alone, for help(); the command line reads the notes of ``function`` (parameters_of).
-    signature = inspect.signature(function)
     plain = [p.replace(annotation=plain_type(p.annotation)) for p in signature.parameters.values()]
     called.__signature__ = signature.replace(parameters=plain)  # type: ignore[attr-defined]
     return called

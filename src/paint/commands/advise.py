@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Annotated
 
 from paint.commands.api import arguments
 from paint.commands.api.configure import configure, open_recipe
@@ -10,7 +11,7 @@ from paint.commands.api.results import Result
 from paint.config.recipe import shipped_recipes
 from paint.config.schema import ConfigError
 from paint.core.errors import format_value
-from paint.core.settings import require_count
+from paint.core.settings import within
 from paint.core.trust import vouch_for
 from paint.data.contexts import with_source
 from paint.data.sources import check_sources
@@ -27,7 +28,7 @@ def advise(
     data: arguments.Data = None,
     output_dir: arguments.OutputDir = None,
     problems: arguments.Count = 100,
-    samples: arguments.Count = 4,
+    samples: Annotated[int, *within("[2, 10000000]")] = 4,
     contexts: Sequence[str] = (),
     ratios: tuple[float, ...] = (0.0, 0.3, 0.5),
     answers: bool = False,
@@ -53,9 +54,8 @@ def advise(
         output_dir: Folder of rollouts and tables; None: advice/RECIPE.
         problems: Training problems, in the order in which training takes them.
         samples: Rollouts of each problem, at least 2: right ones are compared with wrong ones.
-        contexts: Further sources, as context.source has them. Empty: solution, other, placebo, none
-            and answer, where all rows have them; of a recipe with a text or a file other_text,
-            placebo_text and none.
+        contexts: Further sources, as of context.source. Empty: solution, other, placebo, none and
+            answer, if all rows have them; of a text or a file other_text, placebo_text and none.
         ratios: Mask ratios of the contexts that can be masked, each in [0, 1); 0 shows all.
         answers: Let the teacher answer under each of these contexts, too, not under the recipe's
             and its controls alone.
@@ -67,55 +67,35 @@ def advise(
     start = open_recipe(recipe)
     folder = Path(output_dir or Path("advice") / start.path.stem)
     _, run = configure(start.config, folder, model, data, sections)
-    require_paths(run.config)
-    require_count("problems", problems)
-    require_count("samples", samples, least=2)
     needs = _checked_needs(run, contexts, ratios, answers=answers)
-    check_sources(run.config, needs)
-    require_count("gpus", gpus, least=0)
-    if rates is not None and rates is not False:
-        if contexts or answers or run.engine.is_stored:
-            raise ConfigError(
-                "rates are compared by training with the recipe's own context; leave out "
-                "--contexts, --answers and stored rollouts"
-            )
-        with on_gpus(gpus, run, ranks=1) as placed:
-            from paint.lab import learning_rates
+    if rates is None or rates is False:
+        with on_gpus(gpus, run, ranks=0) as placed:
+            from paint.lab.advise import advise
 
-            learning_rates.advise_rates(
-                placed,
-                folder / "rates",
-                _name_of(start.path),
-                rates=learning_rates.rates_of(rates, run.config.train.learning_rate),
-                problems=problems,
-                samples=samples,
-                confirm=confirm,
-            )
-        return Result(folder / "rates")
-    with on_gpus(gpus, run, ranks=0) as placed:
-        from paint.lab import advise
+            advise(placed, folder, needs, problems, samples, contexts, ratios, answers=answers)
+        return Result(folder)
+    _require_own_context(run, contexts, answers=answers)
+    with on_gpus(gpus, run, ranks=1) as placed:
+        from paint.lab.learning_rates import advise_rates
 
-        advise.advise(
-            placed,
-            folder,
-            needs,
-            problems=problems,
-            samples=samples,
-            sources=contexts,
-            ratios=ratios,
-            answers=answers,
+        name = start.path.stem if start.path.stem in shipped_recipes() else str(start.path)
+        advise_rates(placed, folder / "rates", name, rates, problems, samples, confirm=confirm)
+    return Result(folder / "rates")
+
+
+def _require_own_context(run: Resolved, contexts: Sequence[str], *, answers: bool) -> None:
+    if contexts or answers or run.engine.is_stored:
+        raise ConfigError(
+            "rates are compared by training with the recipe's own context; leave out --contexts, "
+            "--answers and stored rollouts"
         )
-    return Result(folder)
-
-
-def _name_of(recipe: Path) -> str:
-    return recipe.stem if recipe.stem in shipped_recipes() else str(recipe)
 
 
 def _checked_needs(
     run: Resolved, contexts: Sequence[str], ratios: Sequence[float], *, answers: bool
 ) -> dict[str, str]:
-    """Return the fields that the problems need under all contexts. Raises ConfigError."""
+    """Return the fields that the problems, which must be there, need under all contexts."""
+    require_paths(run.config)
     if not run.algorithm.needs_context:
         raise ConfigError(f"{run.method} has no teacher; pass --train.method distillation")
     if answers and (run.engine.is_stored or run.config.conversation.is_on):
@@ -135,4 +115,5 @@ def _checked_needs(
     for source in contexts:
         shown = replace(run.config, context=with_source(run.config.context, source))
         needs |= check_config(shown).needed_fields
+    check_sources(run.config, needs)
     return needs

@@ -17,7 +17,6 @@ from paint.config.schema import Config, ConfigError, EvaluationConfig
 from paint.core.demo_files import model_path
 from paint.core.errors import format_value, naming, wrap_errors
 from paint.core.hub import require_model
-from paint.core.settings import require_count
 from paint.core.trust import require_trusted, trust_records, vouch_for
 from paint.data.sources import check_benchmark
 from paint.evaluation.defaults import defaults_of, grader_needs_answer
@@ -70,13 +69,7 @@ def evaluate(
         trust_records()
     several = [targets] if isinstance(targets, Run | str | Path) else list(targets)
     paths = [str(path_of(target)) for target in several]
-    if not paths:
-        raise ConfigError(
-            "nothing to evaluate; name a run, a checkpoint, an adapter folder or a model, before "
-            "the flags"
-        )
-    for path in paths:
-        _require_target(path)
+    _require_targets(paths)
     evaluation = _configured(paths[0], benchmarks, settings)
     for path in paths[1:]:
         if run_of(Path(path)) is not None:
@@ -84,19 +77,11 @@ def evaluate(
     named = executables_of(_sections_of(evaluation))
     require_trusted(named, "name your own with --grading.grader and --conversation.tools")
     check_engine(evaluation.rollout)
-    run = run_of(Path(paths[0]))
-    for spec in evaluation.benchmarks:
-        with naming("benchmarks"):
-            check_benchmark(
-                spec,
-                needs_answer=grader_needs_answer(evaluation.grading),
-                trained_on=read_run(run).data if run else None,
-            )
+    _require_benchmarks(evaluation, paths[0])
 
     from paint.evaluation.evaluate import evaluate as evaluate_targets
     from paint.evaluation.evaluate import resolve_targets
 
-    require_count("gpus", gpus, least=0)
     if not gpus:
         return Evaluation(evaluate_targets(evaluation, paths, confirm=confirm))
     # Only the division of GPUs needs the model: how many of them a server takes.
@@ -107,14 +92,28 @@ def evaluate(
         return Evaluation(evaluate_targets(evaluation, paths, confirm=confirm))
 
 
-def _require_target(path: str) -> None:
+def _require_targets(paths: Sequence[str]) -> None:
     """Raise ConfigError for what is no run, no checkpoint, no adapter and no complete model."""
-    folder = Path(path)
-    is_adapter = any((folder / name).is_file() for name in (ADAPTER, f"adapter/{ADAPTER}"))
-    if run_of(folder) or is_adapter:
-        return
-    with wrap_errors(path, ConfigError, "name a run, a checkpoint, an adapter or a model"):
-        require_model(model_path(path))
+    if not paths:
+        raise ConfigError(
+            "nothing to evaluate; name a run, a checkpoint, an adapter folder or a model, before "
+            "the flags"
+        )
+    for path in paths:
+        folder = Path(path)
+        is_adapter = any((folder / name).is_file() for name in (ADAPTER, f"adapter/{ADAPTER}"))
+        if run_of(folder) or is_adapter:
+            continue
+        with wrap_errors(path, ConfigError, "name a run, a checkpoint, an adapter or a model"):
+            require_model(model_path(path))
+
+
+def _require_benchmarks(evaluation: EvaluationConfig, target: str) -> None:
+    run, needs_answer = run_of(Path(target)), grader_needs_answer(evaluation.grading)
+    trained_on = read_run(run).data if run else None
+    for spec in evaluation.benchmarks:
+        with naming("benchmarks"):
+            check_benchmark(spec, needs_answer=needs_answer, trained_on=trained_on)
 
 
 def _require_shared(
@@ -159,12 +158,8 @@ def _sections_of(evaluation: EvaluationConfig) -> dict[str, Any]:
 
 def _names(benchmarks: Any, folder: Path) -> list[str]:
     """Return the names of problem sets; rows are stored in the folder."""
-    are_names = isinstance(benchmarks, list | tuple) and all(
-        isinstance(one, str | Path) for one in benchmarks
-    )
-    if isinstance(benchmarks, str | Path):
-        return [str(benchmarks)]
-    if are_names:
-        return [str(name) for name in benchmarks]
+    several = [benchmarks] if isinstance(benchmarks, str | Path) else benchmarks
+    if isinstance(several, list | tuple) and all(isinstance(one, str | Path) for one in several):
+        return list(map(str, several))
     with naming("benchmarks"):
         return [write_rows(benchmarks, folder)]

@@ -9,7 +9,6 @@ from paint.commands.api.configure import configure
 from paint.commands.api.results import load_run
 from paint.config.recipe import executables_of, to_table
 from paint.core.errors import ConfigError
-from paint.core.settings import require_count
 from paint.core.trust import require_trusted, trust_records
 
 
@@ -38,7 +37,6 @@ def held_out_kl(
         samples: Rollouts of each.
         output_dir: Folder of the rollouts; None: held-out-kl in the run's folder.
     """
-    require_count("samples", samples)
     if trust:
         trust_records()
     run = load_run(run)
@@ -52,11 +50,12 @@ def held_out_kl(
 
     from paint.core.display import Display
     from paint.data.problems import read_problems
-    from paint.lab.context_scores import kl_by_problem
+    from paint.lab.context_scores import kl_by_problem, sample_student
 
     rows = read_problems(resolved.config.data, needs=resolved.needed_fields).problems
-    kl, _ = kl_by_problem(resolved, rows, samples, folder, Display(), checkpoint)
-    return float(kl.mean())
+    display = Display()
+    student = sample_student(resolved, rows, samples, folder, display, checkpoint)
+    return float(kl_by_problem(student, display).mean())
 
 
 def report(kl: float) -> str:

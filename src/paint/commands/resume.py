@@ -9,7 +9,6 @@ from tyro.conf import arg
 from paint.commands.api import arguments
 from paint.commands.api.results import Run, load_run
 from paint.config.recipe import executables_of, to_table
-from paint.core.settings import require_count
 from paint.core.storage import require_free
 from paint.core.trust import require_trusted, trust_records, vouch_for
 from paint.resolve.check import check_config
@@ -53,7 +52,6 @@ def resume(
     """
     if trust:
         trust_records()
-    require_count("gpus", gpus, least=0)
     callbacks = load_callbacks(callbacks)
     run = load_run(run)
     require_free(run.path)

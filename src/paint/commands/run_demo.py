@@ -26,7 +26,7 @@ def run_demo(
     seeds: arguments.Seeds = 1,
     samples: arguments.Samples = 12,
     every_checkpoint: arguments.EveryCheckpoint = False,
-    output_dir: arguments.OutputDir = "runs/demo",
+    output_dir: arguments.ResultsDir = "runs/demo",
 ) -> "pd.DataFrame":
     """Train and evaluate on the embedded model, on any laptop, and print one table.
 
@@ -39,7 +39,6 @@ def run_demo(
         methods: The model's recipes by method: sft, grpo, opsd and paint are the paper's main
             table; grpo-long is grpo with 8 times as many steps.
         problems: Held-out problems evaluated, in [1, 200].
-        output_dir: Folder of results, runs and samples; existing results are reused.
 
     Returns:
         As ``compare``.

@@ -1,9 +1,8 @@
 """``paint runs``."""
 
-import math
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from paint.commands.api.results import frame_of, setting_columns
 from paint.config.run_folder import RunError, list_runs
@@ -11,12 +10,8 @@ from paint.config.run_folder import RunError, list_runs
 if TYPE_CHECKING:
     import pandas as pd
 
-SHOWN = {
-    "loss": "loss {:.4f}",
-    "accuracy": "correct {:.0%}",
-    "reward": "reward {:.3f}",
-}
-"""Metrics of a row, each with its format."""
+SHOWN = ("name", "state", "step", "steps", "changed", "loss", "accuracy", "reward", "warnings")
+"""Columns that the command line prints."""
 
 
 def runs(folder: str | Path = "runs") -> "pd.DataFrame":
@@ -51,22 +46,8 @@ def runs(folder: str | Path = "runs") -> "pd.DataFrame":
 
 
 def report(frame: "pd.DataFrame") -> str:
-    """Return a line for each run."""
-    rows = frame.to_dict("records")
-    width = max(len(row["name"]) for row in rows)
-    return "\n".join(f"{row['name']:{width}}  {_words(row)}" for row in rows)
-
-
-def _words(row: dict[Any, Any]) -> str:
-    when = row["changed"].to_pydatetime().astimezone().strftime("%Y-%m-%d %H:%M")
-    words = [f"{row['state']:8}", f"step {row['step']}/{row['steps']}", when]
-    for name, form in SHOWN.items():
-        # A judge rarely gives 1: the share of rewards of 1 says less than their mean.
-        if name == "accuracy" and math.isfinite(row.get("reward", math.nan)):
-            continue
-        # A run without the metric has NaN in its row of the DataFrame.
-        if math.isfinite(row.get(name, math.nan)):
-            words.append(form.format(row[name]))
-    if row["warnings"]:
-        words.append(f"collapse warnings: {row['warnings']}")
-    return "  ".join(words)
+    """Return the runs as a table."""
+    shown = frame[[name for name in SHOWN if name in frame]].copy()
+    times = [time.to_pydatetime().astimezone() for time in shown["changed"]]
+    shown["changed"] = [time.strftime("%Y-%m-%d %H:%M") for time in times]
+    return str(shown.to_string(index=False, na_rep="", float_format="{:.4g}".format))

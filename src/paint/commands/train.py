@@ -10,7 +10,6 @@ from paint.config.recipe import differences, read_recipe
 from paint.config.run_folder import RunError
 from paint.config.schema import Config
 from paint.core.errors import wrap_errors
-from paint.core.settings import require_count
 from paint.core.storage import require_free
 from paint.training.callbacks import load_callbacks, tell_callbacks
 from paint.training.launcher import run_training
@@ -49,7 +48,6 @@ def train(
         Interrupted: after Ctrl-C, when the current step is finished and saved; ``resume`` continues
             the run.
     """
-    require_count("gpus", gpus, least=0)
     callbacks = load_callbacks(callbacks)
     start = open_recipe(recipe)
     has_rows = data is not None and not isinstance(data, str | Path)

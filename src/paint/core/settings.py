@@ -10,7 +10,7 @@ import math
 import re
 import types
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
 from paint.core.credentials import secret_in
 from paint.core.errors import (
@@ -152,12 +152,12 @@ def is_folder_name(text: str) -> bool:
     return text.isprintable() and not is_relative and not re.search(r"^-|[/\\]", text)
 
 
-def require_count(name: str, value: Any, least: int = 1) -> None:
-    """Raise ConfigError for an argument that is no integer from ``least`` to MAX_COUNT."""
-    if type(value) is not int or not least <= value <= MAX_COUNT:
-        raise ConfigError(
-            f"{name} must be an integer from {least} to {MAX_COUNT}, got {format_short(value)}"
-        )
+def check_argument(name: str, value: Any, annotation: Any) -> None:
+    """Raise ConfigError for an argument of a command that its type's checks do not accept."""
+    kind, *notes = get_args(annotation) if get_origin(annotation) is Annotated else (annotation,)
+    for note in notes:
+        if isinstance(note, Check) and not note.accepts(convert_value(name, value, kind)):
+            raise ConfigError(f"{name} must be {note.allowed}, got {format_short(value)}")
 
 
 def section_name(section: type) -> str:

@@ -63,6 +63,13 @@ class Measurement:
     corrected_p: float | None = None  # by Holm's correction
     detectable: float | None = None  # smallest difference that so many problems can show
 
+    @property
+    def column(self) -> str:
+        """Its column in a table: the metric, or ``metric less policy`` of a difference."""
+        if self.against:
+            return f"{self.metric} less {self.against}"
+        return self.metric
+
     def text(self, unit: Unit) -> str:
         """Return it with the interval, such as ``83.1 [78.9, 87.0]``."""
         if unit == "time":
@@ -172,7 +179,7 @@ def table_of(
     columns: Mapping[str, tuple[str, Unit]],
     *,
     labels: Callable[[Measurement], tuple[str, ...]] = lambda row: (row.policy,),
-    column_of: Callable[[Measurement], str] = lambda row: row.metric,
+    column_of: Callable[[Measurement], str] = lambda row: row.column,
 ) -> Table:
     """Return rows as a table: a line for each label, a column for each metric.
 

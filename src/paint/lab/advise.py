@@ -72,7 +72,6 @@ from paint.lab.context_scores import (
     score,
     student_task,
     teacher_answers,
-    with_engine,
 )
 from paint.resolve.check import Resolved
 from paint.training.prompt_filter import filter_problems
@@ -103,29 +102,19 @@ CONTROL_NAMES = {"other": "another row's context", "placebo": "a placebo"}
 # (docs/results/demo.md, "When to hide").
 LARGE_GAP = 0.1
 
-# The metrics of a context, with a value for each problem, and the bounds of these values.
-BOUNDS = {
-    "accuracy_gradient": UNBOUNDED,
-    "kl": UNBOUNDED,
-    "unclipped_mass": SHARE,
-    "masked": SHARE,
-    "entropy_gap_after_divergence": UNBOUNDED,
-    "answer_leakage": SHARE,
+CONTEXT_METRICS: dict[str, tuple[str, Unit, tuple[float, float]]] = {
+    "accuracy_gradient": ("accuracy gradient, points", "points", UNBOUNDED),
+    "kl": ("KL a token", "", UNBOUNDED),
+    "unclipped_mass": ("unclipped mass, %", "%", SHARE),
+    "masked": ("masked, %", "%", SHARE),
+    "entropy_gap_after_divergence": ("entropy gap after divergence", "signed", UNBOUNDED),
+    "answer_leakage": ("right answer after wrong work, %", "%", SHARE),
 }
+"""Head, unit and bounds of what a context has a value of for each problem."""
 
-CONTEXT_COLUMNS: dict[str, tuple[str, Unit]] = {
-    "accuracy_gradient": ("accuracy gradient, points", "points"),
-    "content": ("less another row's", "points"),
-    "kl": ("KL a token", ""),
-    "unclipped_mass": ("unclipped mass, %", "%"),
-    "masked": ("masked, %", "%"),
-    "entropy_gap_after_divergence": ("entropy gap after divergence", "signed"),
-    "answer_leakage": ("right answer after wrong work, %", "%"),
-}
 CHARTS = [
     Chart(head, metric, unit, benchmark=TRAINING)
-    for metric, (head, unit) in CONTEXT_COLUMNS.items()
-    if metric in BOUNDS
+    for metric, (head, unit, _) in CONTEXT_METRICS.items()
 ]
 
 # The metrics of one context by name, a value a problem. The entropy gap and the leakage lack the
@@ -140,11 +129,11 @@ def advise(
     run: Resolved,
     folder: Path,
     needs: Mapping[str, str],
-    *,
     problems: int,
     samples: int,
     sources: Sequence[str],
     ratios: Sequence[float],
+    *,
     answers: bool = False,
 ) -> Report:
     """Measure what contexts would teach; print and write the tables and the advice.
@@ -174,14 +163,10 @@ def advise(
     task = student_task(
         policy, run, chosen, samples, folder, problems_digest=digest, stored=run.rollout.stored
     )
-    with collect(policy, run, [task], folder, display, falls_back=falls_back) as [student]:
-        run = with_engine(run, folder)
-        answered = contexts if answers else _gap_contexts(run, student, contexts)
-        taught: dict[str, GradedSamples] = {}
-        if answered:
-            taught = teacher_answers(policy, run, student, answered, folder / "answers", display)
-        scores = score(policy, run, student, contexts, display)
-        report = advice_report(student, scores, taught)
+    [student] = collect(policy, run, [task], folder, display, falls_back=falls_back)
+    answered = contexts if answers else _gap_contexts(student, contexts)
+    taught = teacher_answers(student, answered, folder / "answers", display)
+    report = advice_report(student, score(student, contexts, display), taught)
     if not taught and student.graded.graded.any():
         display.note(
             "the teacher's own answers are not measured: they are sampled, unlike stored rollouts, "
@@ -234,11 +219,10 @@ def recipe_source(recipe: ContextConfig) -> ContextSource:
     return next((record for record in records if record.origin == "setting"), records[0])
 
 
-def _gap_contexts(
-    run: Resolved, student: GradedRollouts, contexts: Mapping[str, Contexts]
-) -> dict[str, Contexts]:
+def _gap_contexts(student: GradedRollouts, contexts: Mapping[str, Contexts]) -> dict[str, Contexts]:
     """Return the recipe's context and its controls; {} if no answers are sampled."""
     # The teacher's answers are sampled, in single turns, and compared by their grades.
+    run = student.run
     can_sample = not run.engine.is_stored and not run.config.conversation.is_on
     if not can_sample or not student.graded.graded.any():
         return {}
@@ -256,7 +240,7 @@ def metrics_of(scores: Sequence[Mapping[str, Any]], rewards: Rewards) -> dict[st
     for name in ("kl", "unclipped_mass"):  # sums over the tokens of a rollout
         table[name] = table[name] / table["tokens"]
     problem = table.index // rewards.shape[1]
-    for name in BOUNDS:
+    for name in CONTEXT_METRICS:
         if name not in metrics:
             # A mean skips rollouts without a value; a problem may have none.
             values = table[name].astype(float).groupby(problem).mean()
@@ -297,8 +281,8 @@ def advice_report(
         rows += to_measurement(STUDENT, TRAINING, name, interval, len(rewards))
     for name, values in contexts.items():
         rows += context_rows(name, values, control_of(name, contexts))
-    rows += answer_rows(graded, answers)
     tables = [_student_table(rows, *rewards.shape), _context_table(rows, contexts)]
+    rows += answer_rows(graded, answers)
     if answers:
         tables.insert(0, _answer_table(rows, rewards.shape[1]))
     if graded.graded.any():
@@ -344,7 +328,7 @@ def context_rows(
 ) -> list[Measurement]:
     """Return the rows of a context."""
     rows: list[Measurement] = []
-    for metric, bounds in BOUNDS.items():
+    for metric, (_, _, bounds) in CONTEXT_METRICS.items():
         values = metrics[metric]
         if len(values):
             rows += to_measurement(name, TRAINING, metric, mean(values, bounds), len(values))
@@ -580,27 +564,19 @@ def _student_table(rows: Sequence[Measurement], problems: int, samples: int) -> 
 
 
 def _context_table(rows: Sequence[Measurement], contexts: Mapping[str, ContextMetrics]) -> Table:
-    chosen = [
-        row
-        for row in select_rows(rows, against=...)
-        if row.policy in contexts and row.metric in BOUNDS
-    ]
-    return table_of(
-        chosen,
-        "What each context would teach",
-        CONTEXT_COLUMNS,
-        column_of=lambda row: "content" if row.against else row.metric,
-    )
+    chosen = [row for row in select_rows(rows, against=...) if row.policy in contexts]
+    columns: dict[str, tuple[str, Unit]] = {}
+    for metric, (head, unit, _) in CONTEXT_METRICS.items():
+        columns[metric] = (head, unit)
+        columns[f"{metric} less other"] = ("less another row's", "points")
+    return table_of(chosen, "What each context would teach", columns)
 
 
 def _answer_table(rows: Sequence[Measurement], samples: int) -> Table:
-    levels: dict[str, tuple[str, Unit]] = {
-        "avg_at_k": (f"Avg@{samples}", "%"),
-        "reward": ("mean reward, hundredths", "hundredths"),
-    }
     columns: dict[str, tuple[str, Unit]] = {}
-    for metric, level in levels.items():
-        columns[metric] = level
+    columns["avg_at_k"] = (f"Avg@{samples}", "%")
+    columns["reward"] = ("mean reward, hundredths", "hundredths")
+    for metric in list(columns):
         columns[f"{metric} less {STUDENT}"] = ("less the student's", "points")
         columns[f"{metric} less other"] = ("less another row's", "points")
         columns[f"{metric} less placebo"] = ("less a placebo's", "points")
@@ -613,5 +589,4 @@ def _answer_table(rows: Sequence[Measurement], samples: int) -> Table:
         f"The gap: the student's and the teacher's own answers, in %"
         f"{interval_note(with_differences)}",
         columns,
-        column_of=lambda row: f"{row.metric} less {row.against}" if row.against else row.metric,
     )

@@ -1,11 +1,16 @@
 """What graded answers are measured by in advice, learning rates and bakes, and their report."""
 
+import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from paint.config.schema import ConfigError
 from paint.core.display import Display
+from paint.core.errors import wrap_errors
+from paint.core.storage import write_atomic
+from paint.data.problems import Problem, batch_indices
 from paint.evaluation.frame import Report, to_terminal, write_report
 from paint.evaluation.intervals import (
     SHARE,
@@ -51,6 +56,38 @@ def reward_gain(graded: GradedSamples, other: GradedSamples) -> Interval | None:
     if not (is_comparable(before, after) and are_shares(before) and are_shares(after)):
         return None
     return compare_paired([before], [after]).difference
+
+
+def hold_out(
+    problems: Sequence[Problem], count: int, seed: int
+) -> tuple[list[Problem], list[Problem]]:
+    """Return problems that are not trained on, and the others, of which there are as many."""
+    # As a batch is drawn, so that the same seed holds out the same rows.
+    chosen = set(batch_indices(len(problems), min(count, len(problems) // 2), 0, seed))
+    held_out, kept = [], []
+    for i, problem in enumerate(problems):
+        if i in chosen:
+            held_out.append(problem)
+        else:
+            kept.append(problem)
+    return held_out, kept
+
+
+def rows_text(problems: Sequence[Problem]) -> str:
+    """Return the rows of problems as JSONL."""
+    return "".join(f"{json.dumps(problem.fields)}\n" for problem in problems)
+
+
+def write_input(path: Path, text: str) -> None:
+    """Write what a training in the folder reads, whatever becomes of the files.
+
+    Raises ConfigError where an earlier call wrote another text, whose results are not comparable.
+    """
+    with wrap_errors(path, ConfigError, "choose another place (--output-dir)"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists() and path.read_text("utf-8") != text:
+            raise ValueError("it holds another text, or other rows were held out")
+        write_atomic(path, text)
 
 
 def publish_report(report: Report, folder: Path, display: Display) -> None:

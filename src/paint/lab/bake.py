@@ -9,7 +9,6 @@ questions that are not trained on are measured
              temperature 1
 """
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import replace
@@ -24,17 +23,21 @@ from paint.config.run_folder import latest_checkpoint, read_history, step_of
 from paint.config.schema import Config, ConfigError
 from paint.core.display import Display
 from paint.core.distributed import require_one_process
-from paint.core.errors import wrap_errors
-from paint.core.settings import require_count
-from paint.core.storage import write_atomic
 from paint.data.contexts import Contexts
-from paint.data.problems import Problem, batch_indices, read_problems
+from paint.data.problems import Problem, read_problems
 from paint.evaluation import frame
 from paint.evaluation.frame import Chart, Measurement, Report, Unit
 from paint.evaluation.generate import with_date
 from paint.evaluation.intervals import Interval, bootstrap, mean_of_samples, with_value
 from paint.evaluation.metrics import GradedSamples, avg_at_k
-from paint.lab.answers import mean_reward, publish_report, reward_gain
+from paint.lab.answers import (
+    hold_out,
+    mean_reward,
+    publish_report,
+    reward_gain,
+    rows_text,
+    write_input,
+)
 from paint.lab.context_scores import divergence_sums, sample_student, teacher_answers
 from paint.lab.runner import ExperimentRun, refuse_other_settings, require_steps, train_run
 from paint.objective.divergences import REVERSE_KL
@@ -78,10 +81,6 @@ def bake(
 
     The run has the rules as context.file; the other arguments are those of ``paint.bake``.
     """
-    require_count("held_out", held_out)
-    require_count("samples", samples)
-    if patience is not None:
-        require_count("patience", patience)
     require_one_process("paint bake")
     config = run.config
     require_steps("bake", config)
@@ -107,11 +106,10 @@ def bake(
         train_run(ExperimentRun("bake", config), place, display, [flat])
     if flat.has_ended:
         display.note(f"ended after {len(flat.kls)} steps: the KL no longer fell (--patience)")
-    policy, run, baked = sample_student(
-        run, problems, samples, folder / "baked", display, latest_checkpoint(place)
-    )
+    trained = latest_checkpoint(place)
+    baked = sample_student(run, problems, samples, folder / "baked", display, trained)
     answers[BAKED] = baked.graded
-    sums, tokens = divergence_sums(policy, run, baked, REVERSE_KL, display)
+    sums, tokens = divergence_sums(baked, REVERSE_KL, display)
     kls[BAKED] = _mean(sums.sum(axis=1) / tokens.sum(axis=1))
     report = bake_report(answers, kls, config.rollout.max_new_tokens, run.rollout.temperature)
     publish_report(report, folder, display)
@@ -124,10 +122,10 @@ def _measure_base(
 ) -> tuple[dict[str, GradedSamples], dict[str, Interval], float]:
     """Return both base views' answers, and the plain one's KL in nats a token and an answer."""
     # The model is freed when this returns: the training loads its own.
-    policy, run, plain = sample_student(run, problems, samples, folder / "plain", display)
+    plain = sample_student(run, problems, samples, folder / "plain", display)
     contexts = {PROMPTED: Contexts(run.config.context, problems)}
-    prompted = teacher_answers(policy, run, plain, contexts, folder / "prompted", display)
-    kls, tokens = divergence_sums(policy, run, plain, REVERSE_KL, display)
+    prompted = teacher_answers(plain, contexts, folder / "prompted", display)
+    kls, tokens = divergence_sums(plain, REVERSE_KL, display)
     by_view = {PLAIN: _mean(kls.sum(axis=1) / tokens.sum(axis=1))}
     # Of complete answers, not a token: LEAST_KL is about telling one answer from another.
     return {**prompted, PLAIN: plain.graded}, by_view, float(kls.mean())
@@ -183,7 +181,6 @@ def bake_report(
         rows,
         f"held-out questions, answers at temperature {temperature:g}, with 95 % intervals",
         columns,
-        column_of=lambda row: f"{row.metric} less {row.against}" if row.against else row.metric,
     )
     return Report(rows, [table], CHARTS)
 
@@ -217,28 +214,13 @@ def _prepare(run: Resolved, folder: Path, count: int) -> tuple[Config, list[Prob
     """Copy rules and training questions to the folder; the rest of the questions is held out."""
     config = run.config
     questions = read_problems(config.data, needs=run.needed_fields).problems
-    count = min(count, len(questions) // 2)
-    if count == 0:
+    held_out, kept = hold_out(questions, count, config.train.seed)
+    if not held_out:
         raise ConfigError(f"{config.data.place} has one question; some are held out, so add some")
-    # As a batch is drawn, so that the same seed holds out the same questions.
-    chosen = set(batch_indices(len(questions), count, 0, config.train.seed))
-    trained_on = [json.dumps(q.fields) for i, q in enumerate(questions) if i not in chosen]
-    texts = {
-        "rules.md": Contexts(config.context, questions).shared,
-        "questions.jsonl": "\n".join([*trained_on, ""]),
-    }
-    with wrap_errors(folder, ConfigError, "choose another place (--output-dir)"):
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, text in texts.items():
-            path = folder / name
-            # Answers and training of another bake are not comparable with this one's.
-            if path.exists() and path.read_text("utf-8") != text:
-                raise ValueError(f"{name} is that of a bake of another text or other questions")
-            write_atomic(path, text)
-    # The limit has chosen the questions already. A resumed run reads these copies, whatever becomes
-    # of the files.
-    questions_file = str(folder / "questions.jsonl")
-    config = config.changed("data", path=questions_file, weights=(), limit=None)
-    config = config.changed("context", file=str(folder / "rules.md"))
-    config = replace(config, model=with_date(config.model, folder))
-    return config, [question for i, question in enumerate(questions) if i in chosen]
+    rules_file, questions_file = folder / "rules.md", folder / "questions.jsonl"
+    write_input(rules_file, Contexts(config.context, questions).shared)
+    write_input(questions_file, rows_text(kept))
+    # The limit has chosen the questions already.
+    config = config.changed("data", path=str(questions_file), weights=(), limit=None)
+    config = config.changed("context", file=str(rules_file))
+    return replace(config, model=with_date(config.model, folder)), held_out

@@ -4,8 +4,7 @@ They are stored as an evaluation's samples (``paint.evaluation.store``): an inte
 continues, and the engine "stored" reads them.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -63,6 +62,8 @@ ContextScores = Mapping[str, list[dict[str, Any]]]
 class GradedRollouts:
     """Rollouts, k of each problem, one problem after the other, and their grades as arrays."""
 
+    policy: Policy  # with the weights that sampled
+    run: Resolved  # with the engine that sampled
     rollouts: list[Rollout]
     graded: GradedSamples
 
@@ -71,11 +72,9 @@ class GradedRollouts:
         """What the teacher may read of the rollouts, by row."""
         return with_others([r.attempt for r in self.rollouts])
 
-    def taught(
-        self, policy: Policy, run: Resolved, contexts: Contexts, rows: Sequence[Rollout]
-    ) -> list[Rollout]:
+    def taught(self, contexts: Contexts, rows: Sequence[Rollout]) -> list[Rollout]:
         """Return some of the rollouts with the teacher's prompts and overlaps of a first step."""
-        write = partial(with_teacher_prompt, policy, run, contexts)
+        write = partial(with_teacher_prompt, self.policy, self.run, contexts)
         return [write(row, self.attempts[row.row], 0) for row in rows]
 
 
@@ -123,7 +122,6 @@ def student_task(
     )
 
 
-@contextmanager
 def collect(
     policy: Policy,
     run: Resolved,
@@ -132,12 +130,15 @@ def collect(
     display: Display,
     *,
     falls_back: bool = False,
-) -> Iterator[list[GradedRollouts]]:
-    """Generate the missing rollouts of some tasks, grade all, and yield those of each task.
+) -> list[GradedRollouts]:
+    """Generate the missing rollouts of some tasks, grade all, and return those of each task.
 
-    The arguments are those of ``collect_samples``. The folders stay locked in the block.
+    The arguments are those of ``collect_samples``.
     """
     grading, conversation = run.config.grading, run.config.conversation
+    if run.engine.is_stored:  # stored conversations are answered already
+        conversation = ONE_TURN
+    collected = []
     with collect_samples(
         policy,
         run.config.model,
@@ -146,15 +147,15 @@ def collect(
         folder,
         display,
         falls_back=falls_back,
-        # Stored conversations are answered already.
-        conversation=ONE_TURN if run.engine.is_stored else conversation,
+        conversation=conversation,
     ) as stores:
+        # Local, if servers did not start.
+        run = run.changed("rollout", engine=min(recorded_engines(task.folder for task in tasks)))
         with open_grader(grading) as grader:
             graded = [grade(store, grader, grading, display) for store in stores]
-        yield [
-            GradedRollouts(_rollouts(policy, task, store), grades)
-            for task, store, grades in zip(tasks, stores, graded, strict=True)
-        ]
+        for task, store, grades in zip(tasks, stores, graded, strict=True):
+            collected.append(GradedRollouts(policy, run, _rollouts(policy, task, store), grades))
+    return collected
 
 
 def _rollouts(policy: Policy, task: EvalTask, store: Store) -> list[Rollout]:
@@ -172,26 +173,24 @@ def _rollouts(policy: Policy, task: EvalTask, store: Store) -> list[Rollout]:
 
 
 def teacher_answers(
-    policy: Policy,
-    run: Resolved,
-    student: GradedRollouts,
-    contexts: Mapping[str, Contexts],
-    folder: Path,
-    display: Display,
+    student: GradedRollouts, contexts: Mapping[str, Contexts], folder: Path, display: Display
 ) -> dict[str, GradedSamples]:
     """Let the teacher answer under each context: once for each rollout, by its prompt and seed."""
+    if not contexts:
+        return {}
+    policy, run = student.policy, student.run
     problems = list({row.problem.id: row.problem for row in student.rollouts}.values())
     samples = len(student.rollouts) // len(problems)
     task, tasks = student_task(policy, run, problems, samples, folder), []
     for name in display.track("contexts with teacher prompts", list(contexts)):
-        taught = student.taught(policy, run, contexts[name], student.rollouts)
+        taught = student.taught(contexts[name], student.rollouts)
         prompts = [list(row.teacher_parts[0][0]) for row in taught]
         by_sample = dict(zip(task.asked, prompts, strict=True))
         # A source may be named "module:function", which not every file system takes.
         place = folder / quote(name, safe="@ ")
         tasks.append(replace(task, folder=place, own_prompts=by_sample))
-    with collect(policy, run, tasks, folder, display) as answers:
-        return {name: of.graded for name, of in zip(contexts, answers, strict=True)}
+    answers = collect(policy, run, tasks, folder, display)
+    return {name: of.graded for name, of in zip(contexts, answers, strict=True)}
 
 
 def sample_student(
@@ -201,24 +200,16 @@ def sample_student(
     folder: Path,
     display: Display,
     checkpoint: Path | None = None,
-) -> tuple[Policy, Resolved, GradedRollouts]:
-    """Load the policy, of a checkpoint or the base, and collect its rollouts of these problems.
-
-    The run is returned with the engine that sampled.
-    """
+) -> GradedRollouts:
+    """Load the policy, of a checkpoint or the base, and collect its rollouts of these problems."""
     policy, run, falls_back = load_student(run, folder, display)
     task = student_task(policy, run, problems, samples, folder)
     if checkpoint:
         task = replace(task, trained=trained_in(checkpoint, run.config.model.train_mode))
-    with collect(policy, run, [task], folder, display, falls_back=falls_back) as [student]:
-        if task.trained:  # also where no rollout was missing
-            load_trained(policy, task.trained)
-        return policy, with_engine(run, folder), student
-
-
-def with_engine(run: Resolved, folder: Path) -> Resolved:
-    """Return the run with the engine of a folder's rollouts: local, if servers did not start."""
-    return run.changed("rollout", engine=min(recorded_engines([folder / STUDENT])))
+    [student] = collect(policy, run, [task], folder, display, falls_back=falls_back)
+    if task.trained:  # also where no rollout was missing
+        load_trained(policy, task.trained)
+    return student
 
 
 @dataclass(frozen=True)
@@ -262,13 +253,10 @@ def annotate(policy: Policy, rollout: Rollout) -> TokenAnnotations:
 
 
 def score(
-    policy: Policy,
-    run: Resolved,
-    student: GradedRollouts,
-    contexts: Mapping[str, Contexts],
-    display: Display,
+    student: GradedRollouts, contexts: Mapping[str, Contexts], display: Display
 ) -> ContextScores:
     """Score the rollouts with a teacher that reads each of the contexts, as training would."""
+    policy = student.policy
     heads = policy.lm_head, policy.lm_head
     scores: ContextScores = {name: [] for name in contexts}
     total = len(student.rollouts) * len(contexts)
@@ -279,13 +267,14 @@ def score(
             # Once for all contexts. The adapter is untrained: both views have the base's weights.
             states = _states(policy, [row.student_parts for row in rows])
             for name, of_problem in contexts.items():
-                taught = student.taught(policy, run, of_problem, rows)
+                taught = student.taught(of_problem, rows)
                 teacher = _states(policy, [row.teacher_parts for row in taught])
                 prompts = [row.teacher_parts[0][0] for row in taught]
                 leakage = _answer_leakage(policy, prompts, annotations)
                 for i, row in enumerate(rows):
                     tokens = torch.tensor(row.completion.ids, device=policy.device)
-                    terms = detail(states[i], teacher[i], heads, tokens, run.objective).values
+                    objective = student.run.objective
+                    terms = detail(states[i], teacher[i], heads, tokens, objective).values
                     values = {**taught[i].metrics, **rollout_metrics(terms, annotations[i])}
                     scores[name].append({**values, "answer_leakage": leakage[i]})
                     counter.add(len(row.completion.ids))
@@ -294,23 +283,20 @@ def score(
 
 @torch.no_grad()
 def divergence_sums(
-    policy: Policy,
-    run: Resolved,
-    student: GradedRollouts,
-    divergence: Divergence,
-    display: Display,
+    student: GradedRollouts, divergence: Divergence, display: Display
 ) -> tuple[Float[np.ndarray, "p k"], Int[np.ndarray, "p k"]]:
     """Return the divergence of each rollout in nats, at temperature 1 without clip, and its tokens.
 
     The teacher reads the run's context of each rollout's problem, masked as in training.
     """
-    teacher = open_teacher(policy, run.config.teacher)
+    policy, config = student.policy, student.run.config
+    teacher = open_teacher(policy, config.teacher)
     problems = {row.problem.id: row.problem for row in student.rollouts}  # each one once
-    contexts = Contexts(run.config.context, list(problems.values()))
+    contexts = Contexts(config.context, list(problems.values()))
     options = replace(KL, divergence=divergence)
     sums: list[float] = []
     tokens: list[int] = []
-    taught = student.taught(policy, run, contexts, student.rollouts)
+    taught = student.taught(contexts, student.rollouts)
     shared = shared_length([prompt for row in taught for prompt, _ in row.teacher_parts])
     starts = range(0, len(taught), ROWS_AT_ONCE)
     for start in display.track("batches of rollouts scored", starts):
@@ -327,25 +313,15 @@ def divergence_sums(
     return np.array(sums).reshape(shape), np.array(tokens).reshape(shape)
 
 
-def kl_by_problem(
-    run: Resolved,
-    problems: Sequence[Problem],
-    samples: int,
-    folder: Path,
-    display: Display,
-    checkpoint: Path | None = None,
-) -> tuple[Float[np.ndarray, " p"], GradedSamples]:
-    """Return KL(teacher ‖ student) in nats a token on the student's rollouts, and their grades.
-
-    The student is a checkpoint, or the base. The mean over the problems is the KL over all tokens.
-    """
-    policy, run, student = sample_student(run, problems, samples, folder, display, checkpoint)
-    kl, tokens = divergence_sums(policy, run, student, FORWARD_KL, display)
+def kl_by_problem(student: GradedRollouts, display: Display) -> Float[np.ndarray, " p"]:
+    """Return KL(teacher ‖ student) in nats a token, whose mean is that of all tokens."""
+    kl, tokens = divergence_sums(student, FORWARD_KL, display)
     sums, counts = kl.sum(axis=1), tokens.sum(axis=1)
     # A mean over problems would count the tokens of short rollouts more. Each problem has what it
     # adds to the quotient of both sums, by the delta method.
     ratio = sums.sum() / counts.sum()
-    return ratio + (sums - ratio * counts) / counts.mean(), student.graded
+    by_problem: np.ndarray = ratio + (sums - ratio * counts) / counts.mean()
+    return by_problem
 
 
 @torch.no_grad()

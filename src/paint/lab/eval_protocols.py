@@ -1,6 +1,7 @@
 """What every policy of an experiment is evaluated on: the demo's protocol and the paper's."""
 
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from paint.config.schema import Config, ConfigError, EvaluationConfig, RolloutConfig
@@ -59,10 +60,9 @@ class EvalProtocol:
 
 def protocol_for(
     config: Config,
-    benchmark: str | None,
+    benchmark: str | Path | None,
     problems: int | None,
     samples: int,
-    *,
     thinking: bool | None = None,
     max_new_tokens: int | None = None,
 ) -> EvalProtocol:
@@ -87,10 +87,10 @@ def protocol_for(
         )
     trained = config.rollout
     if config.model.path == NAME:
-        name, protocol = benchmark or NAME, demo_protocol()
+        name, protocol = str(benchmark or NAME), demo_protocol()
         rollout = with_protocol(RolloutConfig(batch_size=400), protocol)
     else:
-        name = benchmark or "aime_2024"
+        name = str(benchmark or "aime_2024")
         protocol = fitting_protocol(config, [name])
         # Stored completions are those of a training, not answers to these problems.
         engine = AUTO if engine_of(trained).is_stored else trained.engine

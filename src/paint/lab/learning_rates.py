@@ -11,7 +11,6 @@ samples of the held-out rows. On the demo this lost less than the best validatio
 (docs/dev/log.md), and it needs no grader.
 """
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -31,17 +30,15 @@ from paint.config.run_folder import (
 from paint.config.schema import ConfigError, DataConfig, ValidationConfig
 from paint.core.display import Display
 from paint.core.distributed import require_one_process
-from paint.core.errors import NonFiniteError, format_value, wrap_errors
-from paint.core.storage import write_atomic
-from paint.data.problems import Problem, batch_indices, read_problems
+from paint.core.errors import NonFiniteError, format_value
+from paint.data.problems import Problem, read_problems
 from paint.evaluation.frame import (
     Chart,
     Measurement,
     Report,
-    Table,
     Unit,
     interval_note,
-    select_rows,
+    table_of,
     to_measurement,
 )
 from paint.evaluation.generate import with_date
@@ -49,8 +46,17 @@ from paint.evaluation.intervals import Interval, bootstrap
 from paint.evaluation.metrics import GradedSamples
 from paint.grading.cost import Cost
 from paint.inference.adapter_sync_check import LogprobMismatchError
-from paint.lab.answers import mean, mean_reward, publish_report, reward_gain, truncated_share
-from paint.lab.context_scores import kl_by_problem, load_student
+from paint.lab.answers import (
+    hold_out,
+    mean,
+    mean_reward,
+    publish_report,
+    reward_gain,
+    rows_text,
+    truncated_share,
+    write_input,
+)
+from paint.lab.context_scores import kl_by_problem, load_student, sample_student
 from paint.lab.runner import ExperimentRun, refuse_other_settings, train_run
 from paint.lab.sweep import value_text
 from paint.resolve.check import Resolved
@@ -115,10 +121,10 @@ def advise_rates(
     run: Resolved,
     folder: Path,
     recipe: str,
-    *,
-    rates: Sequence[float],
+    given: bool | Sequence[float],
     problems: int,
     samples: int,
+    *,
     confirm: bool,
 ) -> Report:
     """Train with each rate for a few steps, and print and write what became of the students.
@@ -126,6 +132,7 @@ def advise_rates(
     The arguments are those of ``paint.advise``; ``recipe`` is how `paint train` names it.
     """
     require_one_process("paint advise --rates")
+    rates = rates_of(given, run.config.train.learning_rate)
     display, config = Display(), run.config
     config = replace(config, model=with_date(config.model, folder), validation=ValidationConfig())
     run = replace(run, config=config)
@@ -155,8 +162,8 @@ def advise_rates(
         )
         count = len(missing)
         display.on_estimate = LongWork(display, "with the first rate", count, confirm=confirm)
-    kl, graded = kl_by_problem(run, held_out, samples, folder / "before", display)
-    trials = [RateTrial(BEFORE, kl=kl, graded=graded)]
+    student = sample_student(run, held_out, samples, folder / "before", display)
+    trials = [RateTrial(BEFORE, kl=kl_by_problem(student, display), graded=student.graded)]
     for rate, short in runs.items():
         trials.append(try_rate(short, rate, held_out, samples, folder / short.name, display))
     cost = sum((trial.graded.cost for trial in trials if trial.graded), Cost())
@@ -185,10 +192,7 @@ def rates_of(rates: bool | Sequence[float], recipe_rate: float) -> list[float]:
 def _hold_out(
     run: Resolved, folder: Path, count: int, display: Display
 ) -> tuple[DataConfig, list[Problem]]:
-    """Write the rows to train on, and return their settings and the problems that are held out.
-
-    At most half of each source is held out.
-    """
+    """Write the rows to train on, and return their settings and the problems that are held out."""
     data, seed = run.config.data, run.config.train.seed
     policy, run, _ = load_student(run, folder / "before", display)
     candidates = read_problems(data, needs=run.needed_fields)
@@ -197,18 +201,11 @@ def _hold_out(
     held_out: list[Problem] = []
     for source in data.sources:
         of_source = [problem for problem in problems if problem.source == source.name]
-        wanted = math.ceil(count * len(of_source) / len(problems))
-        # As a batch is drawn, so that the same seed holds out the same rows.
-        chosen = set(batch_indices(len(of_source), min(wanted, len(of_source) // 2), 0, seed))
-        held_out += [problem for i, problem in enumerate(of_source) if i in chosen]
-        kept = [problem for i, problem in enumerate(of_source) if i not in chosen]
-        text = "".join(f"{json.dumps(problem.fields)}\n" for problem in kept)
+        share = math.ceil(count * len(of_source) / len(problems))
+        chosen, kept = hold_out(of_source, share, seed)
+        held_out += chosen
         path = folder / "training" / f"{quote(source.name or 'problems', safe=' ')}.jsonl"
-        with wrap_errors(folder, ConfigError, "choose another place (--output-dir)"):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            if path.exists() and path.read_text("utf-8") != text:
-                raise ValueError(f"{path.name} has other rows, or another number is held out")
-            write_atomic(path, text)
+        write_input(path, rows_text(kept))
         paths.append(str(path))
     if not held_out:
         raise ConfigError(f"{data.place} has too few rows to hold some out; add some")
@@ -233,7 +230,8 @@ def try_rate(
         checkpoint = latest_checkpoint(place)
         if checkpoint is None:  # health.stop_on may end a run before its first one
             return RateTrial(run.name, rate, ended="ended before a checkpoint")
-        kl, graded = kl_by_problem(resolved, problems, samples, rollouts, display, checkpoint)
+        student = sample_student(resolved, problems, samples, rollouts, display, checkpoint)
+        kl = kl_by_problem(student, display)
         if not np.isfinite(kl).all():
             raise NonFiniteError("the KL of the trained student is not finite")
     except NonFiniteError as error:
@@ -245,7 +243,7 @@ def try_rate(
         display.warn(f"{run.label}: {error}")
         return RateTrial(run.name, rate, ended="ended: engine and trainer differ")
     warnings = collapse_warnings(read_history(place, step_of(checkpoint)))
-    return RateTrial(run.name, rate, kl, graded, tuple(warnings))
+    return RateTrial(run.name, rate, kl, student.graded, tuple(warnings))
 
 
 def nearest(trials: Sequence[RateTrial]) -> RateTrial | None:
@@ -260,28 +258,22 @@ def rates_report(trials: Sequence[RateTrial], steps: int, recipe: str) -> Report
     rows: list[Measurement] = []
     for trial in trials:
         rows += _trial_rows(trial, before)
-    metric = "accuracy" if before.graded and before.graded.has_verdicts else "rollout_reward"
-    reward = "right, %" if metric == "accuracy" else "mean reward, hundredths"
-    unit: Unit = "%" if metric == "accuracy" else "hundredths"
-    columns: list[tuple[str, str, str, Unit]] = [
-        ("kl", "", "KL a token to the teacher", ""),
-        ("kl", BEFORE, "less before", "signed"),
-        (metric, "", reward, unit),
-        (metric, BEFORE, "less before", "points"),
-        ("truncated", "", "truncated, %", "%"),
-    ]
-    body = []
-    for trial in trials:
-        line = [trial.name]
-        for name, against, _, form in columns:
-            cells = select_rows(rows, policy=trial.name, metric=name, against=against)
-            line.append(cells[0].text(form) if cells else "")
-        body.append([*line, trial.course])
-    heads = ["", *(head for _, _, head, _ in columns), "collapse warnings"]
-    if not any(trial.course for trial in trials):
-        heads, body = heads[:-1], [line[:-1] for line in body]
+    columns: dict[str, tuple[str, Unit]] = {
+        "kl": ("KL a token to the teacher", ""),
+        f"kl less {BEFORE}": ("less before", "signed"),
+        "accuracy": ("right, %", "%"),
+        f"accuracy less {BEFORE}": ("less before", "points"),
+        "rollout_reward": ("mean reward, hundredths", "hundredths"),
+        f"rollout_reward less {BEFORE}": ("less before", "points"),
+        "truncated": ("truncated, %", "%"),
+    }
     title = f"Learning rates, {steps} steps each, on held-out problems{interval_note(rows)}"
-    table = Table(title, heads, body)
+    table = table_of(rows, title, columns)
+    if any(trial.course for trial in trials):
+        cells = {line[0]: line[1:] for line in table.rows}
+        without = [""] * (len(table.columns) - 1)
+        body = [[one.name, *cells.get(one.name, without), one.course] for one in trials]
+        table = replace(table, columns=[*table.columns, "collapse warnings"], rows=body)
     chart = Chart("KL a token to the teacher", "kl", benchmark=HELD_OUT)
     return Report(rows, [table], [chart], rate_lines(trials, recipe))
 

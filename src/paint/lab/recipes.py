@@ -1,7 +1,6 @@
 """The recipes of a comparison: read together, with the settings that they share."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import combinations
 from operator import attrgetter
@@ -15,7 +14,7 @@ from paint.config.recipe import (
     settings_by_name,
 )
 from paint.config.schema import Config, ContextConfig, LogConfig
-from paint.core.errors import ConfigError
+from paint.core.errors import ConfigError, naming
 from paint.data.contexts import with_source
 from paint.lab.sweep import (
     distinct_names,
@@ -37,7 +36,6 @@ SHARED = (
 
 def read_recipes(
     recipes: Sequence[str | Config],  # shipped recipes, TOML files, folders of them, or configs
-    *,
     base: str = "",  # a recipe whose settings take the place of those that the others omit
     stored: str = "",  # ``rollout.stored`` of those that can learn from another policy
     controls: Sequence[str] = (),
@@ -101,7 +99,7 @@ def _read_all(
         else:
             for path in find_recipes(recipe):
                 # A setting of the recipe may not go with one that the base alone has.
-                with _of_recipe(f"{path.stem} on {base}" if base else path.stem):
+                with naming(f"{path.stem} on {base}" if base else path.stem):
                     read.append((path.stem, change(read_recipe(path, start))))
     names = iter(names_of(unnamed))
     return [(name or next(names), config) for name, config in read]
@@ -114,7 +112,7 @@ def _swept(named: Sequence[tuple[str, Config]], sweep: Any) -> list[tuple[str, C
     swept_values = sweep_combinations(sweep)
     rows: list[tuple[str, Config]] = []
     for recipe, config in named:
-        with _of_recipe(recipe):
+        with naming(recipe):
             configs = [apply_settings(config, values) for values in swept_values]
         names = []
         for swept in configs:
@@ -128,7 +126,7 @@ def _swept(named: Sequence[tuple[str, Config]], sweep: Any) -> list[tuple[str, C
 
 def _checked(name: str, config: Config, stored: str = "") -> Resolved:
     """Resolve a recipe, with completions to train on where its method can learn from them."""
-    with _of_recipe(name):
+    with naming(name):
         run = check_config(config)
     # GRPO learns from its own completions, and SFT from none: they keep their engine.
     if stored and run.learns_off_policy:
@@ -154,11 +152,3 @@ def _require_different(runs: Sequence[tuple[str, Resolved]]) -> None:
                 f"{name} and {other_name} have the same settings, so their rows would be equal; "
                 f"{hint}"
             )
-
-
-@contextmanager
-def _of_recipe(name: str) -> Iterator[None]:
-    try:
-        yield
-    except ConfigError as error:
-        raise ConfigError(f"{name}: {error}") from None

@@ -39,7 +39,6 @@ from paint.config.schema import Config, ConfigError, ModelConfig
 from paint.core.display import LOG_WIDTH, Counter, Display, Terminal, format_duration
 from paint.core.distributed import require_one_process
 from paint.core.errors import Interrupted, wrap_errors
-from paint.core.settings import require_count
 from paint.core.storage import FolderInUse, lock_folder
 from paint.core.workspace import refuse_differences, setting_differences
 from paint.data.row_checks import announce_benchmark
@@ -154,41 +153,19 @@ def run_experiment(
     ``every_checkpoint``, all checkpoints of each run are evaluated, in order, not the last alone.
     Without ``confirm``, a terminal asks before what may take more than an hour.
     """
-    require_count("samples", protocol.samples)
-    machine = find_machine()
-    models = [run.config.model for run in runs]
-    resolved = resolve_evaluation(protocol.rollout, machine, *models)
-    display.notes(resolved.notes)
-    protocol = replace(protocol, rollout=resolved.rollout)
     seeded = _seeded_runs([replace(run, config=run.checked.config) for run in runs], seeds, folder)
-    steps = _evaluated_steps(seeded, every_checkpoint=every_checkpoint)
-    benchmark = protocol.benchmark
-    with closing(open_grader(seeded[0].config.grading)) as grader:
-        announce_benchmark(grader, benchmark, display)
-    with wrap_errors(folder, RunError, "choose another place (--output-dir)"):
-        folder.mkdir(parents=True, exist_ok=True)
+    protocol = _prepare(protocol, runs, folder, display)
 
     def missing_steps(run: ExperimentRun) -> list[int]:
         # Read again each time: other processes append to it.
         results = _stored(folder)
-        return [step for step in steps[run.name] if (run.name, run.seed, step) not in results]
+        steps = run.steps(every_checkpoint=every_checkpoint)
+        return [step for step in steps if (run.name, run.seed, step) not in results]
 
     with lock_folder(folder, waiting=display.note):
         missing = list(filter(missing_steps, seeded))
         _require_same(folder, seeded, missing, list(_stored(folder).values()), protocol)
-    if len(missing) < len(seeded):
-        rest = ""
-        if not missing:
-            rest = "; nothing was trained or evaluated (another --output-dir repeats it)"
-        done = len(seeded) - len(missing)
-        display.note(f"{done} of {len(seeded)} are in {folder / 'results.jsonl'} already{rest}")
-
-    trained = [
-        run for run in missing if run.name != BASE and not run.is_trained(run.folder(folder))
-    ]
-    if trained:
-        label, count = trained[0].label, len(trained)
-        display.on_estimate = LongWork(display, label, count, confirm=confirm)
+    _announce(folder, len(seeded), missing, display, confirm=confirm)
     spent: list[float] = []
     # First the runs that no other process works on; then the others, each as soon as it is free.
     for waiting in (None, display.note):
@@ -203,10 +180,7 @@ def run_experiment(
                     continue
                 steps_left = missing_steps(run)  # the other process may have just finished it
                 if steps_left:
-                    left = ""
-                    if spent:
-                        runs_left = len(list(filter(missing_steps, seeded)))
-                        left = f"; about {format_duration(float(np.mean(spent)) * runs_left)} left"
+                    left = _time_left(spent, len(list(filter(missing_steps, seeded))))
                     display.note(f"{number} of {len(seeded)}: {run.label}{left}")
                     began = monotonic()
                     _add_results(folder, _run(run, steps_left, folder, protocol, display), display)
@@ -216,8 +190,48 @@ def run_experiment(
                 # After an error it stays, so that a waiting and a later process lock the same file.
                 lock.unlink(missing_ok=True)
 
-    results = _stored(folder)
-    return [results[run.name, run.seed, step] for run in seeded for step in steps[run.name]]
+    results, found = _stored(folder), list[CheckpointResult]()
+    for run in seeded:
+        steps = run.steps(every_checkpoint=every_checkpoint)
+        found += [results[run.name, run.seed, step] for step in steps]
+    return found
+
+
+def _prepare(
+    protocol: EvalProtocol, runs: Sequence[ExperimentRun], folder: Path, display: Display
+) -> EvalProtocol:
+    """Make the folder, and return the evaluation with the engine that it has on this machine."""
+    models = [run.config.model for run in runs]
+    resolved = resolve_evaluation(protocol.rollout, find_machine(), *models)
+    display.notes(resolved.notes)
+    with closing(open_grader(runs[0].config.grading)) as grader:
+        announce_benchmark(grader, protocol.benchmark, display)
+    with wrap_errors(folder, RunError, "choose another place (--output-dir)"):
+        folder.mkdir(parents=True, exist_ok=True)
+    return replace(protocol, rollout=resolved.rollout)
+
+
+def _announce(
+    folder: Path, count: int, missing: Sequence[ExperimentRun], display: Display, *, confirm: bool
+) -> None:
+    """Say what there is already, and prepare the estimate of the time of what is trained."""
+    if len(missing) < count:
+        rest = ""
+        if not missing:
+            rest = "; nothing was trained or evaluated (another --output-dir repeats it)"
+        done = count - len(missing)
+        display.note(f"{done} of {count} are in {folder / 'results.jsonl'} already{rest}")
+    trained = [
+        run for run in missing if run.name != BASE and not run.is_trained(run.folder(folder))
+    ]
+    if trained:
+        display.on_estimate = LongWork(display, trained[0].label, len(trained), confirm=confirm)
+
+
+def _time_left(spent: Sequence[float], runs: int) -> str:
+    if not spent:
+        return ""
+    return f"; about {format_duration(float(np.mean(spent)) * runs)} left"
 
 
 def _add_results(folder: Path, results: Sequence[CheckpointResult], display: Display) -> None:
@@ -226,20 +240,6 @@ def _add_results(folder: Path, results: Sequence[CheckpointResult], display: Dis
     with lock_folder(folder, waiting=display.note):
         by_step([*read_results(folder), *results])
         append_results(folder, results)
-
-
-def _evaluated_steps(
-    runs: Sequence[ExperimentRun], *, every_checkpoint: bool
-) -> dict[str, list[int]]:
-    steps = {}
-    for run in runs:
-        steps[run.name] = run.steps(every_checkpoint=every_checkpoint)
-    if every_checkpoint and all(len(evaluated) == 1 for evaluated in steps.values()):
-        raise ConfigError(
-            "every checkpoint is to be evaluated, and no run has one before its last; set "
-            "train.checkpoint_every below train.steps"
-        )
-    return steps
 
 
 def _seeded_runs(
@@ -251,7 +251,6 @@ def _seeded_runs(
     date = with_date(runs[0].config.model, folder).date
     seeded = []
     for seed in seeds:
-        require_count("a seed", seed, least=0)
         for run in [base, *runs]:
             config = run.config.changed("model", date=date).changed("train", seed=seed)
             # What is compared is equal steps, and a collapse is a result.

@@ -299,7 +299,7 @@ def test_export_beyond_its_number_format_is_refused(run: Path, tmp_path: Path) -
         (0.89, 0.9, [], True, 1),
         (0.49, 0.9, [], False, 1),
         (3.7, 1471.0, [], False, 1),  # the base's rounding is larger than the update
-        (0.095, 0.96, ["yes"], True, 2),
+        (0.095, 0.96, ["yes"], True, 1),
         (float("nan"), float("nan"), [], True, 0),
     ],
 )

@@ -70,10 +70,10 @@ def test_runs_data_has_settings_that_differ_and_evaluations(runs: Path) -> None:
 
 
 def test_evaluations_of_other_weights_are_not_those_of_a_run(runs: Path) -> None:
-    assert len(evaluations_of(runs / "slow")) == 1
+    assert len(evaluations_of(runs / "slow", runs)) == 1
     [settings] = (runs.parent / "evals/mine").glob("slow-*/held_out/settings.json")
     settings.write_text(settings.read_text().replace('"adapter": "', '"adapter": "0'))
-    assert evaluations_of(runs / "slow") == []
+    assert evaluations_of(runs / "slow", runs) == []
 
 
 def test_runs_of_one_name_are_told_apart(runs: Path) -> None:

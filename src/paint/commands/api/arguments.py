@@ -43,6 +43,9 @@ RunPath = Run | str | Path
 Target = Run | Evaluation | Result | str | Path
 Targets = Target | Sequence[Target]
 OutputDir = str | Path | None
+ResultsDir = Annotated[
+    OutputDir, arg(help="Folder of results, runs and samples; existing results are reused.")
+]
 
 if TYPE_CHECKING:
     Control = str
@@ -66,9 +69,40 @@ RecipeOrRun = Annotated[
     ),
 ]
 
-Recipes = (
-    str | Path | Config | Mapping[str, Any] | Sequence[str | Path | Config | Mapping[str, Any]]
-)
+Recipes = Annotated[
+    str | Path | Config | Mapping[str, Any] | Sequence[str | Path | Config | Mapping[str, Any]],
+    arg(
+        help="Recipes to compare, one or several: shipped ones, TOML files, or folders, which "
+        "stand for their TOML files in the order of names; in Python also a paint.Config, or a "
+        "dict of sections. On the command line they stand before the flags."
+    ),
+]
+
+Base = Annotated[
+    str | Path,
+    arg(help="Recipe whose settings the others have where they name none; empty: the paper's."),
+]
+
+Stored = Annotated[
+    str | Path,
+    arg(help="Completions to train on, as rollout.stored, where the method allows it."),
+]
+
+Controls = Annotated[
+    Sequence[Control],
+    arg(
+        help="Repeat the last recipe with these context.source, by which a gain is told from that "
+        "of reading anything (docs/concepts/teacher-and-controls.md)."
+    ),
+]
+
+AgainstLast = Annotated[
+    bool,
+    arg(
+        help="Compare each recipe with the last one alone: fewer pairs, and a smaller correction "
+        "of p. Decide it beforehand."
+    ),
+]
 
 Model = Annotated[
     str | Path | Mapping[str, Any] | None,
@@ -127,6 +161,7 @@ Callbacks = Annotated[
 
 Gpus = Annotated[
     int,
+    *NOT_NEGATIVE,
     arg(
         help="GPUs of this machine, divided into ranks that train and vLLM servers by "
         "rollout.server_gpus, or as `paint plan` divides them (docs/how-to/several-gpus.md); "
@@ -173,6 +208,22 @@ BenchmarkName = Annotated[
 EvaluatedProblems = Annotated[
     OptionalCount,
     arg(help="Number of these problems to evaluate on, from the first; None is all."),
+]
+
+Thinking = Annotated[
+    bool | None,
+    arg(
+        help="Thinking mode of the evaluation; None: as trained, on published benchmarks on "
+        "(paper), and for the embedded model off."
+    ),
+]
+
+LongestAnswer = Annotated[
+    OptionalCount,
+    arg(
+        help="Longest answer in tokens; None: as trained, on published benchmarks 38,912 (paper), "
+        "and for the embedded model 96."
+    ),
 ]
 
 EveryCheckpoint = Annotated[

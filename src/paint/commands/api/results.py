@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from paint.config.recipe import from_table, varied_settings
 from paint.config.run_folder import (
     RunError,
-    latest_checkpoint,
+    checkpoint_of,
     read_metrics,
     read_run,
     read_run_json,
@@ -32,7 +32,7 @@ from paint.evaluation.store import find_stores, reopen_store
 if TYPE_CHECKING:
     import pandas as pd
 
-    from paint.evaluation.frame import Measurement, Report
+    from paint.evaluation.frame import Report
 
 
 WATCH_SECONDS = 0.5  # between looks for a run that has not begun
@@ -102,11 +102,7 @@ class Run(Handle):
 
         Raises RunError if there is no checkpoint yet.
         """
-        checkpoint = latest_checkpoint(self.path)
-        if checkpoint is None:
-            raise RunError(
-                f"{self.path} has no checkpoint yet; `paint resume {self.path}` continues it"
-            )
+        checkpoint = checkpoint_of(self.path)
         if self.config.model.train_mode == "full":
             return checkpoint / "model"
         return checkpoint / "adapter"
@@ -143,7 +139,9 @@ class Measured(Handle):
 
         Of ``advise``, a policy is a context; of ``bake``, it is a view of the model.
         """
-        return frame_of_rows([row for row in self.report.rows if not row.against])
+        from paint.evaluation.frame import select_rows, to_frame
+
+        return to_frame(select_rows(self.report.rows))
 
     def _repr_html_(self) -> str:
         """A notebook's view: the findings in words, and the tables that the terminal shows."""
@@ -168,7 +166,9 @@ class Evaluation(Measured):
         The columns are the mean difference, its 95 % interval, the p-value and the smallest
         difference that this many problems can detect.
         """
-        return frame_of_rows([row for row in self.report.rows if row.against])
+        from paint.evaluation.frame import select_rows, to_frame
+
+        return to_frame([row for row in select_rows(self.report.rows, against=...) if row.against])
 
     @property
     def samples(self) -> "pd.DataFrame":
@@ -298,13 +298,6 @@ def _cell_text(value: Any) -> Any:
     return ", ".join(map(str, value)) if isinstance(value, list) else value
 
 
-def frame_of_rows(rows: "Sequence[Measurement]") -> "pd.DataFrame":
-    """Return rows of a report as a DataFrame, without those of parts of a benchmark."""
-    from paint.evaluation.frame import to_frame
-
-    return to_frame([row for row in rows if not row.group])
-
-
 def write_page_of(
     targets: Sequence[Path],
     *,
@@ -351,9 +344,8 @@ def _await_runs(targets: Sequence[Path]) -> None:
     """Wait until each folder holds something: a run writes its first file when it has started."""
     from paint.core.display import Display
 
-    is_said = False
-    while missing := [target for target in targets if not _holds_something(target)]:
-        if not is_said:
-            Display().note(f"waiting for a run in {missing[0]}; Ctrl-C ends it")
-            is_said = True
+    missing = [target for target in targets if not _holds_something(target)]
+    if missing:
+        Display().note(f"waiting for a run in {missing[0]}; Ctrl-C ends it")
+    while not all(map(_holds_something, targets)):
         time.sleep(WATCH_SECONDS)

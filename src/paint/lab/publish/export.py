@@ -73,8 +73,7 @@ def export(
 ) -> Path:
     """Write a checkpoint for other programs (``paint.export``; ``repository`` is its ``push``).
 
-    Raises PolicyError if the weights cannot be merged, or if what was written and read again is not
-    the trained policy; nothing is left of it then.
+    Raises PolicyError, and leaves nothing, if what was written is not the trained policy.
     """
     display, checkpoint = Display(), checkpoint_of(target)
     run = checkpoint.resolve().parent.parent
@@ -84,13 +83,8 @@ def export(
     read_history(run, step_of(checkpoint))  # a run that lost its metrics is refused, as by resume
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ExportError(f"{folder} exists; name a new folder, or remove it")
-    places = list(evaluations)
-    if (run / "validation" / "summary.json").exists():
-        places.append(run / "validation")
-    measured = [find_evaluation(place, trained) for place in places]
-
-    # A fully trained model has no adapter. Adapters are trained in float32 (fidelity C30), in which
-    # they lose nothing.
+    measured = [find_evaluation(place, trained) for place in _places(evaluations, run)]
+    # Adapters are trained in float32 (fidelity C30), in which they lose nothing.
     has_adapter = config.model.train_mode != "full"
     remedy = "write float32 (--dtype float32)"
     if merged and has_adapter:
@@ -104,23 +98,21 @@ def export(
     ):
         with display.working("exporting, and reading what was written"):
             rounding, nats = _write(config.model, trained, partial, dtype, merged=merged)
-        _confirm(rounding, dtype, remedy, display)
+        kept = _require_little_lost(rounding, dtype, remedy, display)
         made = Export(
-            name=repository or folder.resolve().name,
-            config=config,
-            run_info=read_run_json(run),
-            step=step_of(checkpoint),
-            merged=merged,
-            dtype=dtype,
-            rounding=rounding,
-            nats=nats,
-            license=license,
+            repository or folder.resolve().name,
+            config,
+            read_run_json(run),
+            step_of(checkpoint),
+            merged,
+            dtype,
+            rounding,
+            nats,
+            license,
         )
         write_card(made, measured, partial)
 
-    display.note(_describe(made, folder))
-    if abs(1 - rounding.kept) > LITTLE_LOST or rounding.error > 1:
-        display.warn(f"{_keeps(rounding, dtype)}: {remedy}")
+    display.note(f"written to {folder}: {kept}\n{_read_again(nats)}")
     if not merged and Path(model_path(config.model.path)).exists():
         display.note(
             f"the adapter's base is a folder of this machine, {model_path(config.model.path)}; for "
@@ -129,6 +121,12 @@ def export(
     if repository:
         upload(folder, repository, display)
     return folder
+
+
+def _places(evaluations: Sequence[Path], run: Path) -> list[Path]:
+    if (run / "validation" / "summary.json").exists():
+        return [*evaluations, run / "validation"]
+    return list(evaluations)
 
 
 def _write(
@@ -150,40 +148,35 @@ def _write(
     return rounding, None
 
 
-def _confirm(rounding: Rounding, dtype: cfg.Dtype, remedy: str, display: Display) -> None:
-    """Ask before an export that loses more than half of the training.
+def _require_little_lost(
+    rounding: Rounding, dtype: cfg.Dtype, remedy: str, display: Display
+) -> str:
+    """Return what is kept of the training; warn where some is lost, and ask where it is most.
 
     Raises ConfigError where the answer is no, or nobody can answer.
     """
-    # Not a number where nothing was trained.
-    if not abs(1 - rounding.kept) > MOST_LOST:
-        return
-    text = _keeps(rounding, dtype)
-    display.warn(text)
-    if not agrees(unasked=False):
-        raise ConfigError(f"{text}, so nothing was written: {remedy}")
-
-
-def _keeps(rounding: Rounding, dtype: str) -> str:
-    return (
+    kept = (
         f"{dtype} keeps {rounding.kept:.2%} of the update, with an error of {rounding.error:.2%} "
         f"of its size"
     )
+    lost = abs(1 - rounding.kept)  # not a number where nothing was trained
+    if lost > LITTLE_LOST or rounding.error > 1:
+        display.warn(f"{kept}: {remedy}")
+    if lost > MOST_LOST and not agrees(unasked=False):
+        raise ConfigError(f"{kept}, so nothing was written: {remedy}")
+    return kept
 
 
-def _describe(made: Export, folder: Path) -> str:
-    """Return what was written, and how it was read again."""
-    kind = "model" if made.merged else "adapter"
-    again = (
-        "the adapter's file was read again, without its base, which is quantized or takes more "
-        "than half of the free memory"
-    )
-    if made.nats is not None:
-        again = (
-            f"read again from {folder}: log-probs of a text are those of the trained policy within "
-            f"{made.nats:.2g} nats a token"
+def _read_again(nats: float | None) -> str:
+    if nats is None:
+        return (
+            "the adapter's file was read again, without its base, which is quantized or takes more "
+            "than half of the free memory"
         )
-    return f"written to {folder}: {kind}; {_keeps(made.rounding, made.dtype)}\n{again}"
+    return (
+        f"read again: log-probs of a text are those of the trained policy within {nats:.2g} nats a "
+        f"token"
+    )
 
 
 def _can_read(model: cfg.ModelConfig) -> bool:

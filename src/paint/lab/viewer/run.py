@@ -6,13 +6,14 @@ likely tokens, other contexts and rows without logged values come from rescoring
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import accumulate, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from paint.config.collapse import warning_history
 from paint.config.metric_records import CHARTS, metrics_of_chart
@@ -40,7 +41,7 @@ from paint.evaluation.metrics import GradedSamples, compute_metrics
 from paint.grading.graders import needs_answer
 from paint.inference.rollouts import Rollout, read_rollout
 from paint.lab.viewer.page import PAGE, packed, places_of, text_of, turns_of
-from paint.lab.viewer.run_evaluations import evaluations_of, link_to
+from paint.lab.viewer.run_evaluations import evaluations_of
 from paint.lab.viewer.score import Scorer
 from paint.models.policy import load_tokenizer
 from paint.objective.solution import anchors_of, hidden_part, written
@@ -115,13 +116,13 @@ def run_data(
             steps.append(_step_data(run, shared, step, rollouts, count))
 
     validation, columns = graded_validation(run, display), columns_of(metrics)
-    evaluations = evaluations_of(run)
+    evaluations = evaluations_of(run, page or run / PAGE)
     vocabulary = list(shared.vocabulary)
     return {
         "name": run.resolve().name,
         "method": config.train.method,
         "change": describe_change(validation, metrics, is_evaluated=bool(evaluations)),
-        "evaluations": [link_to(one, page or run / PAGE) for one in evaluations],
+        "evaluations": evaluations,
         "run_info": {
             "model": config.model.path,
             "data": config.data.place,
@@ -236,10 +237,7 @@ def choose(run: Path, config: Config, spec: PageSpec) -> dict[int, list[dict[str
 
 def spread(steps: Sequence[int], sizes: Mapping[int, int], most: int) -> list[int]:
     """Return as many evenly spaced steps as fit into a size."""
-    # The steps in order of size: no more than these fit. It keeps the search short.
-    smallest = accumulate(sorted(sizes[step] for step in steps))
-    fitting = sum(size <= most for size in smallest)
-    for count in range(fitting, 1, -1):
+    for count in range(len(steps), 1, -1):
         gap = (len(steps) - 1) / (count - 1)  # at least 1, so no step is chosen twice
         chosen = [steps[round(number * gap)] for number in range(count)]
         if sum(map(sizes.__getitem__, chosen)) <= most:
@@ -399,19 +397,16 @@ def settings_of(config: Config) -> list[list[Any]]:
     return settings
 
 
-def columns_of(metrics: Sequence[Mapping[str, float]]) -> dict[str, list[float | None]]:
-    """Return the metrics of all steps by name; None if a step has no value."""
-    names: dict[str, None] = {}  # in the order of their first steps
-    for row in metrics:
-        names |= dict.fromkeys(row)
-    return {name: [row.get(name) for row in metrics] for name in names}
+def columns_of(metrics: Sequence[Mapping[str, float]]) -> dict[Any, list[float]]:
+    """Return the metrics of all steps by name; NaN if a step has no value."""
+    columns: dict[Any, list[float]] = pd.DataFrame(metrics).to_dict("list")
+    return columns
 
 
-def charts_of(metrics: Iterable[str]) -> list[dict[str, Any]]:
+def charts_of(metrics: Collection[str]) -> list[dict[str, Any]]:
     """Return the charts of a page, each with those of the metrics that it shows."""
-    names = list(metrics)
     return [
-        {**asdict(chart), "metrics": metrics_of_chart(chart_name, names)}
+        {**asdict(chart), "metrics": metrics_of_chart(chart_name, metrics)}
         for chart_name, chart in CHARTS.items()
     ]
 

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
@@ -24,24 +23,19 @@ UNITS: dict[str, tuple[str, Unit, str]] = {
 """By metric: its name in words, its unit, and that of a difference. The first that is there."""
 
 
-@dataclass(frozen=True)
-class RunEvaluation:
-    """An evaluation of a run's checkpoint: its folder, and its scores in words."""
-
-    folder: Path
-    text: str
-
-
-def evaluations_of(run: Path, further: Sequence[Path] = ()) -> list[RunEvaluation]:
+def evaluations_of(
+    run: Path, page: Path, further: Sequence[Path] = ()
+) -> list[dict[str, str | None]]:
     """Return the evaluations that hold a checkpoint of a run, by the digest of its weights.
 
-    They are looked for in ``evals`` of the working directory and beside the folders above the run,
-    where `paint eval` writes by default, and in ``further`` folders.
+    Each has its scores in words, and its page's address for another page, if that was written. They
+    are looked for in ``evals`` of the working directory and beside the folders above the run, where
+    `paint eval` writes by default, and in ``further`` folders.
     """
     name = EvaluationConfig().output_dir
     places = [Path(name), *(above / name for above in run.resolve().parents), *further]
     named = {f"{name_of_run(run)}-{path.name}": path for path in checkpoints(run)}
-    evaluations: dict[Path, RunEvaluation] = {}
+    evaluations: dict[Path, dict[str, str | None]] = {}
     for place in places:
         for summary in sorted({*place.glob(f"*/{SUMMARY}.json"), *place.glob(f"{SUMMARY}.json")}):
             folder = summary.parent.resolve()
@@ -49,7 +43,13 @@ def evaluations_of(run: Path, further: Sequence[Path] = ()) -> list[RunEvaluatio
             if folder not in evaluations and policies:
                 text = _text_of(folder, policies[-1], named[policies[-1]], run)
                 if text:
-                    evaluations[folder] = RunEvaluation(folder, text)
+                    # Quoted, so that no folder's name reads as another address.
+                    link = quote(os.path.relpath(folder / PAGE, page.resolve().parent))
+                    evaluations[folder] = {
+                        "text": text,
+                        "folder": os.path.relpath(folder),
+                        "link": link if (folder / PAGE).exists() else None,
+                    }
     return list(evaluations.values())
 
 
@@ -81,11 +81,3 @@ def _sentence(rows: Sequence[Measurement], row: Measurement, step: int) -> str:
         if gain.against:
             text += f", {gain.text('points')} {difference} over {gain.against}"
     return text
-
-
-def link_to(evaluation: RunEvaluation, page: Path) -> dict[str, str | None]:
-    """Return an evaluation in words, with the address of its page if that was written."""
-    place = evaluation.folder / PAGE
-    # Quoted, so that no folder's name reads as another address.
-    link = quote(os.path.relpath(place, page.resolve().parent)) if place.exists() else None
-    return {"text": evaluation.text, "folder": os.path.relpath(evaluation.folder), "link": link}

@@ -13,7 +13,7 @@ from paint.core.storage import digest, is_locked
 from paint.evaluation.change import describe_change, graded_validation
 from paint.evaluation.store import GRADES
 from paint.lab.viewer.run import charts_of, columns_of, validation_data
-from paint.lab.viewer.run_evaluations import evaluations_of, link_to
+from paint.lab.viewer.run_evaluations import evaluations_of
 
 
 def runs_in(targets: Sequence[Path]) -> list[Path]:
@@ -72,12 +72,13 @@ def version_of(targets: Sequence[Path]) -> str:
 def _run_data(run: Path, targets: Sequence[Path], page: Path, display: Display) -> dict[str, Any]:
     metrics, validation = read_metrics(run), graded_validation(run, display)
     status = read_status(run, run)
-    evaluations = evaluations_of(run, [target for target in targets if target != run])
+    others = [target for target in targets if target != run]
+    evaluations = evaluations_of(run, page, others)
     return {
         "state": status.state,
         "steps": status.steps,
         "change": describe_change(validation, metrics, is_evaluated=bool(evaluations)),
-        "evaluations": [link_to(evaluation, page) for evaluation in evaluations],
+        "evaluations": evaluations,
         "metrics": columns_of(metrics),
         "validation": [validation_data(*place, graded) for place, graded in validation.items()],
     }

@@ -102,6 +102,9 @@ class Scorer:
     ) -> TeacherPrompt | None:
         """Return the teacher's prompt of a rollout with another context; None if there is none."""
         source, problem = context_source(shown), rollout.problem
+        # A page scores one completion at a time: other completions of the step are not at hand.
+        if source.origin in ("setting", "step"):
+            raise ConfigError(f"--contexts {shown} is not of a row; leave it out")
         if source.shows_feedback and rollout.grade is None:
             raise ConfigError(
                 f"--contexts {shown}: the run has no grader, so its rollouts hold no reason and no "

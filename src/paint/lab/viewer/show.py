@@ -8,7 +8,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from paint.config.context_sources import FIELD, FUNCTION, SOURCES, ContextSource, context_source
 from paint.config.run_folder import RunError
 from paint.config.schema import ConfigError
 from paint.core.display import Display
@@ -39,13 +38,6 @@ def show_targets(
     kind = _kind_of(targets, live=live)
     if page != EVERYTHING and kind != "run":
         raise ConfigError("--steps, --row, --contexts and --no-rescore are for a run")
-    wrong = [name for name in page.contexts if not _is_scorable(context_source(name))]
-    if wrong:
-        scorable = [name for name, source in SOURCES.items() if _is_scorable(source)]
-        raise ConfigError(
-            f"--contexts names {min(wrong)!r}; choose from {', '.join(scorable)}, {FIELD.name} and "
-            f"{FUNCTION.name}"
-        )
     if page.contexts and not page.again:
         raise ConfigError("--contexts needs the model, which --no-rescore does not load; drop one")
 
@@ -103,12 +95,6 @@ def _open(address: str) -> None:
     )
     if has_screen and sys.stdout.isatty():
         webbrowser.open(address)
-
-
-def _is_scorable(source: ContextSource) -> bool:
-    """Return whether a page can show a completion under a source that its run does not have."""
-    # A page scores one completion at a time: other completions of the step are not at hand.
-    return source.origin not in ("setting", "step")
 
 
 def tables_data(folders: Sequence[Path]) -> dict[str, Any]:
