@@ -69,7 +69,6 @@ class TerminalHandler(logging.Handler):
         self.console = Terminal()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Print the message alone; a warning in yellow."""
         style = "yellow" if record.levelno >= logging.WARNING else None
         self.console.print(record.getMessage(), style=style)
 
@@ -159,7 +158,6 @@ class Display:
         self.beating = False  # whether a thread shows what lasts without news
 
     def note(self, text: str) -> None:
-        """Log a message for the user."""
         self.log(logging.INFO, text)
 
     def detail(self, text: str) -> None:
@@ -167,13 +165,11 @@ class Display:
         self.log(logging.DEBUG, text)
 
     def progress(self, text: str) -> None:
-        """Log a message on how far the work is."""
         self.log(logging.INFO, text)
         if self.enabled and _lines is not None:
             _lines.write(text)
 
     def warn(self, text: str) -> None:
-        """Log a message about what is likely wrong."""
         self.log(logging.WARNING, text)
 
     def log(self, level: int, text: str) -> None:
@@ -189,7 +185,6 @@ class Display:
             self.note(line)
 
     def warnings(self, lines: Iterable[str]) -> None:
-        """Warn of each line that is not empty."""
         for line in filter(None, lines):
             self.warn(line)
 
@@ -277,7 +272,6 @@ class Display:
 
     @contextmanager
     def running(self, steps: int, done: int) -> Iterator[None]:
-        """Show progress from step ``done`` to ``steps``."""
         self.steps, self.first, self.began = steps, done, time.monotonic()
         with self._drawn("step", steps, done) as self.task, self._lasting():
             try:
@@ -310,7 +304,6 @@ class Display:
             self.work = before
 
     def track(self, title: str, items: Sequence[T]) -> Iterator[T]:
-        """Iterate over items, and count them."""
         with self.counting(title, len(items)) as counter:
             for item in items:
                 yield item
@@ -387,7 +380,6 @@ class Display:
         self.progress("  ".join([f"step {number}/{self.steps}", *values, self.left]))
 
     def seconds_left(self, done: int) -> float:
-        """Estimate the remaining seconds from the steps so far."""
         return (time.monotonic() - self.began) / max(done - self.first, 1) * (self.steps - done)
 
     def _show(self, status: str) -> None:
@@ -407,7 +399,6 @@ class Counter:
         self.began = time.monotonic()
 
     def add(self, tokens: int = 0) -> None:
-        """Count one more item and its tokens."""
         self.tokens += tokens
         self.to(self.done + 1)
 
@@ -423,7 +414,6 @@ class Counter:
             self.display.bar.update(self.task, completed=done, status=self.status())
 
     def status(self) -> str:
-        """Format the speed and the estimated time left."""
         seconds = time.monotonic() - self.began
         tokens, rate = self.tokens + self.under_way, ""
         if tokens:
@@ -436,7 +426,6 @@ class Counter:
         return f"{rate}{format_duration(left)} left"
 
     def line(self) -> str:
-        """Format title, count and status in one line."""
         count = f"{self.done:,}"
         if self.total:
             count += f"/{self.total:,}"
@@ -524,7 +513,6 @@ def _same(first: Sequence[str], second: Sequence[str]) -> int:
 
 
 def format_duration(seconds: float) -> str:
-    """Format a duration in its two largest units."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:
