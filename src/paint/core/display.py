@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeVar
 
 from rich.console import Console
@@ -154,7 +154,6 @@ class Display:
         self.is_first_step = True
         self.on_estimate: Callable[[float], None] | None = None  # gets the seconds of all steps
         self.count: Counter | None = None
-        self.work: tuple[str, float] | None = None  # title and start of what has no count
         self.beating = False  # whether a thread shows what lasts without news
 
     def note(self, text: str) -> None:
@@ -227,9 +226,6 @@ class Display:
                 self.progress(self._now())
 
     def _now(self) -> str:
-        if self.work is not None:
-            title, began = self.work
-            return f"{title}: {format_duration(time.monotonic() - began)}"
         if self.count is not None:
             return self.count.line()
         return f"{self.phase_name}: {self._progress()}"
@@ -242,7 +238,7 @@ class Display:
         return f"{self.share:.0%}, {format_duration(left)} left"
 
     @contextmanager
-    def _drawn(self, title: str, total: int, done: int, **fields: Any) -> Iterator[TaskID | None]:
+    def _drawn(self, title: str, total: int, done: int) -> Iterator[TaskID | None]:
         if not self.is_drawn:
             yield None
             return
@@ -251,7 +247,7 @@ class Display:
             self.bar.start()
         # rich shows a total of None as "?".
         task = self.bar.add_task(
-            sanitize_for_terminal(title), total=total or None, completed=done, status="", **fields
+            sanitize_for_terminal(title), total=total or None, completed=done, status=""
         )
         try:
             yield task
@@ -283,25 +279,21 @@ class Display:
     def counting(self, title: str, total: int, done: int = 0) -> Iterator["Counter"]:
         """Show progress, speed and time left of a count; without a terminal, every SAY_SECONDS."""
         self.printed = time.monotonic()
-        with self._drawn(title, total, done) as task:
-            self.count = counter = Counter(self, title, total, done, task)
-            with self._lasting():
-                yield counter
-        self.count = None
+        outer = self.count
+        try:
+            with self._drawn(title, total, done) as task:
+                self.count = counter = Counter(self, title, total, done, task)
+                with self._lasting():
+                    yield counter
+        finally:
+            self.count = outer
         is_worth_a_line = time.monotonic() - counter.began >= LEAST_SECONDS
         if counter.done > counter.first and is_worth_a_line:
             self.progress(counter.line())
 
-    @contextmanager
-    def working(self, title: str) -> Iterator[None]:
+    def working(self, title: str) -> AbstractContextManager["Counter"]:
         """Show that something without a count is under way; nothing where it is soon over."""
-        before, self.work = self.work, (title, time.monotonic())
-        self.printed = time.monotonic()
-        try:
-            with self._drawn(title, 0, 0, counted=False), self._lasting():
-                yield
-        finally:
-            self.work = before
+        return self.counting(title, 0)
 
     def track(self, title: str, items: Sequence[T]) -> Iterator[T]:
         with self.counting(title, len(items)) as counter:
@@ -426,6 +418,8 @@ class Counter:
         return f"{rate}{format_duration(left)} left"
 
     def line(self) -> str:
+        if not self.total and not self.done:
+            return f"{self.title}: {format_duration(time.monotonic() - self.began)}"
         count = f"{self.done:,}"
         if self.total:
             count += f"/{self.total:,}"
@@ -470,10 +464,10 @@ class Clock:
 
 
 class _CountColumn(MofNCompleteColumn):
-    """The count of a task, of those that have one."""
+    """The count of a task; "" of work without one."""
 
     def render(self, task: Task) -> Text:
-        return super().render(task) if task.fields.get("counted", True) else Text("")
+        return super().render(task) if task.total or task.completed else Text("")
 
 
 def _columns() -> list[ProgressColumn]:
