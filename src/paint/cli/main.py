@@ -160,7 +160,6 @@ def _call(parsed: parser.Line, **further: Any) -> Any:
 
 
 def parse(line: Sequence[str]) -> parser.Line:
-    """Parse a line by ``parser.parse_line`` with all commands."""
     return parser.parse_line(line, COMMANDS, ABOUT)
 
 

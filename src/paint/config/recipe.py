@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from paint.config.other_names import OTHER_NAMES
-from paint.config.schema import Config, EvaluationConfig, RolloutConfig
+from paint.config.schema import Config, RolloutConfig
 from paint.core.errors import ConfigError, did_you_mean, format_value, naming, wrap_errors
 from paint.core.extensions import (
     OptionTable,
@@ -37,7 +37,7 @@ SETTINGS = tuple(
 )
 """The full names of all settings of a training."""
 
-Settings = TypeVar("Settings", Config, EvaluationConfig)
+Settings = TypeVar("Settings", bound=Any)
 
 # Settings of command lines and of addresses, which get the key of servers, with what is none.
 _STARTED = {"rollout.server": RolloutConfig().server, "rollout.server_args": "", "rollout.urls": ""}
@@ -213,25 +213,36 @@ def from_table(
         raise ConfigError(f"{source}: {error}") from None
 
 
-def with_table(base: Settings, table: Mapping[str, Any]) -> Settings:
+def with_table(base: Settings, table: Mapping[str, Any], prefix: str = "") -> Settings:
     """Replace settings by those of nested dicts, which are converted as by ``from_table``."""
     kinds: dict[str, Any] = {field.name: field.type for field in dataclasses.fields(base)}
-    changes = {}
-    for name, value in table.items():
-        kind = kinds.get(name)
-        if kind is None:
-            what = "section" if isinstance(value, Mapping) else "key"
-            raise ConfigError(f"unknown {what} {name}{nearest_setting(name)}")
+    for key, value in table.items():
+        if key not in kinds:
+            what = "section" if isinstance(value, Mapping) and not prefix else "key"
+            raise ConfigError(f"unknown {what} {prefix}{key}{nearest_setting(prefix + key)}")
+    if prefix == "data." and "path" in table:  # the base's weights are of other sources
+        table = {"weights": (), **table}
+    elif prefix == "train." and "steps" in table:  # they take the place of the base's epochs
+        table = {"epochs": None, **table}
+    changes: dict[str, Any] = {}
+    for key, value in table.items():
+        kind = kinds[key]
+        if kind is OptionTable:
+            continue
         if not dataclasses.is_dataclass(kind):
-            changes[name] = convert_value(name, value, kind)
+            changes[key] = convert_value(prefix + key, value, kind)
         elif isinstance(value, Mapping):
-            changes[name] = _with_settings(name, value, getattr(base, name))
+            changes[key] = with_table(getattr(base, key), value, f"{key}.")
         elif isinstance(kind, type) and isinstance(value, kind):
-            changes[name] = value
+            changes[key] = value
         else:
-            raise ConfigError(
-                f"{name} must be a section, got {format_value(value)}; write [{name}]"
-            )
+            raise ConfigError(f"{key} must be a section, got {format_value(value)}; write [{key}]")
+    for key, owner in option_fields(type(base)).items():
+        # The options of another extension are none of this one.
+        is_same = changes.get(owner, getattr(base, owner)) == getattr(base, owner)
+        before = getattr(base, key) if is_same else {}
+        given = plain_options(prefix + key, table.get(key, {}))
+        changes[key] = OptionTable({**before, **given})
     return dataclasses.replace(base, **changes)
 
 
@@ -356,32 +367,6 @@ def require_bitsandbytes(setting: str) -> None:
             f"{setting} needs bitsandbytes, which is not installed: pip install bitsandbytes, or "
             f"leave the setting out"
         )
-
-
-def _with_settings(name: str, table: Mapping[str, Any], section: Any) -> Any:
-    kinds: dict[str, Any] = {field.name: field.type for field in dataclasses.fields(section)}
-    for key in table:
-        if key not in kinds:
-            raise ConfigError(f"unknown key {name}.{key}{nearest_setting(f'{name}.{key}')}")
-
-    if name == "data" and "path" in table:  # the base's weights are of other sources
-        table = {"weights": (), **table}
-    elif name == "train" and "steps" in table:  # they take the place of the base's epochs
-        table = {"epochs": None, **table}
-    values = {}
-    for key, kind in kinds.items():
-        if key in table and kind is not OptionTable:
-            values[key] = convert_value(f"{name}.{key}", table[key], kind)
-    for key, owner in option_fields(type(section)).items():
-        before = getattr(section, key)
-        # The options of another extension are none of this one.
-        is_same = values.get(owner, getattr(section, owner)) == getattr(section, owner)
-        if key in table:
-            given = plain_options(f"{name}.{key}", table[key])
-            values[key] = OptionTable({**before, **given}) if is_same else given
-        elif not is_same:
-            values[key] = OptionTable()
-    return dataclasses.replace(section, **values)
 
 
 def require_one_length(table: Mapping[str, Any]) -> None:

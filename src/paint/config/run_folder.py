@@ -56,7 +56,15 @@ CHANGEABLE_ON_RESUME = {
 """Settings that may change when a run is resumed; none of them changes a result: what is at the
 paths must have the digests that run.json has."""
 
-FACTS = {"id", "config", "problems", "context", "model", "versions"}  # required keys of run.json
+FACTS = {
+    "id",
+    "config",
+    "needs",
+    "problems",
+    "context",
+    "model",
+    "versions",
+}  # required keys of run.json
 ROWS = "data.jsonl"  # in a run's folder, the rows that were passed in Python
 OWN_ROWS = "own_rows"  # key of run.json: data.path is ``ROWS`` in the folder, wherever that lies
 
@@ -254,7 +262,6 @@ def read_history(folder: Path, steps: int) -> list[dict[str, float]]:
 
 
 def checkpoints(folder: Path) -> list[Path]:
-    """List the complete checkpoints of a run, by step."""
     return [path for path in step_paths(folder / "checkpoints") if path.is_dir()]
 
 

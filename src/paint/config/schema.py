@@ -228,12 +228,10 @@ class DataConfig(Section):
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """The sources' paths; () before data.path is set."""
         return as_paths(self.path)
 
     @property
     def place(self) -> str:
-        """The sources' paths in one text, for messages."""
         return ", ".join(self.paths)
 
     @property
@@ -245,12 +243,10 @@ class DataConfig(Section):
         return tuple(map(DataSource, paths, names, weights))
 
     def path_of(self, name: str) -> str:
-        """Return the path of a source by its name."""
         [path] = [source.path for source in self.sources if source.name == name]
         return path
 
     def of(self, path: str) -> "DataConfig":
-        """Return the same columns and checks for one source."""
         return replace(self, path=path, weights=())
 
 
@@ -430,11 +426,9 @@ class ObjectiveConfig(LossSettings):
 
     @property
     def has_sft(self) -> bool:
-        """Whether the reference solutions are learned from, too."""
         return bool(self.sft_weight or self.sft_weight_end)
 
     def sft_weight_of(self, step_index: int) -> float:
-        """Return the weight of the reference solutions in a step, counted from 0."""
         return linear(step_index, self.sft_weight, self.sft_weight_end, self.sft_weight_steps)
 
 
@@ -527,7 +521,6 @@ class GradingConfig(Section):
 
     @property
     def is_off(self) -> bool:
-        """Whether completions are left ungraded."""
         return self.grader == ("none",)
 
 
@@ -553,7 +546,6 @@ class ConversationConfig(Section):
 
     @property
     def is_on(self) -> bool:
-        """Whether something answers the student's turns."""
         return bool(self.tools or self.environment)
 
 
@@ -600,7 +592,6 @@ class ValidationConfig(Section):
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """The problem sets; () where there are none."""
         return as_paths(self.path)
 
 

@@ -33,7 +33,6 @@ class Background:
                 self.loop.run_forever()
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Start a coroutine in the background."""
         return asyncio.run_coroutine_threadsafe(work, self.loop)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
@@ -45,7 +44,6 @@ class Background:
             future.cancel()
 
     def cancel(self) -> None:
-        """Cancel everything in flight."""
 
         async def end() -> None:
             tasks = asyncio.all_tasks() - {asyncio.current_task()}
@@ -58,7 +56,6 @@ class Background:
             self.submit(end()).result(END_SECONDS + 1)
 
     def close(self) -> None:
-        """Stop the loop and its thread."""
 
         def stop() -> None:
             self._is_closing = True

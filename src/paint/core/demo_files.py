@@ -13,7 +13,6 @@ NEW_RULES_PROBLEMS = MODEL / "held_out_new_rules.jsonl"
 
 
 def model_path(path: str) -> str:
-    """Resolve ``model.path`` to a folder or hub name."""
     return str(MODEL) if path == NAME else path
 
 
@@ -23,5 +22,4 @@ def model_name(path: str) -> str:
 
 
 def problems_path(path: str) -> str:
-    """Resolve ``data.path`` to a source of problems."""
     return str(TRAINING_PROBLEMS) if path == NAME else path

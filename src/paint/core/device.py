@@ -15,7 +15,6 @@ INDUCTOR, TRITON = "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"
 
 
 def own_device() -> torch.device:
-    """Return the device of this process (one rank)."""
     device: torch.device = PartialState().device
     return device
 

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeVar
 
 from rich.console import Console
@@ -69,7 +69,6 @@ class TerminalHandler(logging.Handler):
         self.console = Terminal()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Print the message alone; a warning in yellow."""
         style = "yellow" if record.levelno >= logging.WARNING else None
         self.console.print(record.getMessage(), style=style)
 
@@ -155,11 +154,9 @@ class Display:
         self.is_first_step = True
         self.on_estimate: Callable[[float], None] | None = None  # gets the seconds of all steps
         self.count: Counter | None = None
-        self.work: tuple[str, float] | None = None  # title and start of what has no count
         self.beating = False  # whether a thread shows what lasts without news
 
     def note(self, text: str) -> None:
-        """Log a message for the user."""
         self.log(logging.INFO, text)
 
     def detail(self, text: str) -> None:
@@ -167,13 +164,11 @@ class Display:
         self.log(logging.DEBUG, text)
 
     def progress(self, text: str) -> None:
-        """Log a message on how far the work is."""
         self.log(logging.INFO, text)
         if self.enabled and _lines is not None:
             _lines.write(text)
 
     def warn(self, text: str) -> None:
-        """Log a message about what is likely wrong."""
         self.log(logging.WARNING, text)
 
     def log(self, level: int, text: str) -> None:
@@ -189,7 +184,6 @@ class Display:
             self.note(line)
 
     def warnings(self, lines: Iterable[str]) -> None:
-        """Warn of each line that is not empty."""
         for line in filter(None, lines):
             self.warn(line)
 
@@ -232,9 +226,6 @@ class Display:
                 self.progress(self._now())
 
     def _now(self) -> str:
-        if self.work is not None:
-            title, began = self.work
-            return f"{title}: {format_duration(time.monotonic() - began)}"
         if self.count is not None:
             return self.count.line()
         return f"{self.phase_name}: {self._progress()}"
@@ -247,7 +238,7 @@ class Display:
         return f"{self.share:.0%}, {format_duration(left)} left"
 
     @contextmanager
-    def _drawn(self, title: str, total: int, done: int, **fields: Any) -> Iterator[TaskID | None]:
+    def _drawn(self, title: str, total: int, done: int) -> Iterator[TaskID | None]:
         if not self.is_drawn:
             yield None
             return
@@ -256,7 +247,7 @@ class Display:
             self.bar.start()
         # rich shows a total of None as "?".
         task = self.bar.add_task(
-            sanitize_for_terminal(title), total=total or None, completed=done, status="", **fields
+            sanitize_for_terminal(title), total=total or None, completed=done, status=""
         )
         try:
             yield task
@@ -277,7 +268,6 @@ class Display:
 
     @contextmanager
     def running(self, steps: int, done: int) -> Iterator[None]:
-        """Show progress from step ``done`` to ``steps``."""
         self.steps, self.first, self.began = steps, done, time.monotonic()
         with self._drawn("step", steps, done) as self.task, self._lasting():
             try:
@@ -289,28 +279,23 @@ class Display:
     def counting(self, title: str, total: int, done: int = 0) -> Iterator["Counter"]:
         """Show progress, speed and time left of a count; without a terminal, every SAY_SECONDS."""
         self.printed = time.monotonic()
-        with self._drawn(title, total, done) as task:
-            self.count = counter = Counter(self, title, total, done, task)
-            with self._lasting():
-                yield counter
-        self.count = None
+        outer = self.count
+        try:
+            with self._drawn(title, total, done) as task:
+                self.count = counter = Counter(self, title, total, done, task)
+                with self._lasting():
+                    yield counter
+        finally:
+            self.count = outer
         is_worth_a_line = time.monotonic() - counter.began >= LEAST_SECONDS
         if counter.done > counter.first and is_worth_a_line:
             self.progress(counter.line())
 
-    @contextmanager
-    def working(self, title: str) -> Iterator[None]:
+    def working(self, title: str) -> AbstractContextManager["Counter"]:
         """Show that something without a count is under way; nothing where it is soon over."""
-        before, self.work = self.work, (title, time.monotonic())
-        self.printed = time.monotonic()
-        try:
-            with self._drawn(title, 0, 0, counted=False), self._lasting():
-                yield
-        finally:
-            self.work = before
+        return self.counting(title, 0)
 
     def track(self, title: str, items: Sequence[T]) -> Iterator[T]:
-        """Iterate over items, and count them."""
         with self.counting(title, len(items)) as counter:
             for item in items:
                 yield item
@@ -387,7 +372,6 @@ class Display:
         self.progress("  ".join([f"step {number}/{self.steps}", *values, self.left]))
 
     def seconds_left(self, done: int) -> float:
-        """Estimate the remaining seconds from the steps so far."""
         return (time.monotonic() - self.began) / max(done - self.first, 1) * (self.steps - done)
 
     def _show(self, status: str) -> None:
@@ -407,7 +391,6 @@ class Counter:
         self.began = time.monotonic()
 
     def add(self, tokens: int = 0) -> None:
-        """Count one more item and its tokens."""
         self.tokens += tokens
         self.to(self.done + 1)
 
@@ -423,7 +406,6 @@ class Counter:
             self.display.bar.update(self.task, completed=done, status=self.status())
 
     def status(self) -> str:
-        """Format the speed and the estimated time left."""
         seconds = time.monotonic() - self.began
         tokens, rate = self.tokens + self.under_way, ""
         if tokens:
@@ -436,7 +418,8 @@ class Counter:
         return f"{rate}{format_duration(left)} left"
 
     def line(self) -> str:
-        """Format title, count and status in one line."""
+        if not self.total and not self.done:
+            return f"{self.title}: {format_duration(time.monotonic() - self.began)}"
         count = f"{self.done:,}"
         if self.total:
             count += f"/{self.total:,}"
@@ -481,10 +464,10 @@ class Clock:
 
 
 class _CountColumn(MofNCompleteColumn):
-    """The count of a task, of those that have one."""
+    """The count of a task; "" of work without one."""
 
     def render(self, task: Task) -> Text:
-        return super().render(task) if task.fields.get("counted", True) else Text("")
+        return super().render(task) if task.total or task.completed else Text("")
 
 
 def _columns() -> list[ProgressColumn]:
@@ -524,7 +507,6 @@ def _same(first: Sequence[str], second: Sequence[str]) -> int:
 
 
 def format_duration(seconds: float) -> str:
-    """Format a duration in its two largest units."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:

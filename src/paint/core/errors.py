@@ -88,7 +88,6 @@ def format_short(value: object) -> str:
 
 
 def cut(text: str, most: int = 60) -> str:
-    """Cut a text for a message."""
     if len(text) <= most:
         return text
     return f"{text[: most - 3]}..."
@@ -133,7 +132,6 @@ def innermost(error: BaseException) -> tuple[BaseException, int]:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether the memory of the machine or of a GPU ran out."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
     if isinstance(error, OSError) and error.errno == errno.ENOMEM:

@@ -300,7 +300,6 @@ def _annotation_of_options(extension: Any) -> Any:
 
 
 def option_types(kind: Any, setting: str) -> dict[str, Any]:
-    """Return the types of a dataclass's fields by name, of annotations written as text, too."""
     with wrap_errors(f"{setting}: {kind.__name__}", ConfigError, "correct its annotations"):
         return get_type_hints(kind)
 
@@ -370,7 +369,6 @@ def _from_environment(name: str, value: Any, field: dataclasses.Field[Any]) -> A
 
 
 def values_of(options: Any) -> dict[str, Any]:
-    """Return the options of an instance by name."""
     # Not asdict, which copies.
     return {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
 
@@ -378,7 +376,6 @@ def values_of(options: Any) -> dict[str, Any]:
 def bind_options(
     function: Callable[..., Any], table: Mapping[str, Any], name: str, setting: str
 ) -> Callable[..., Any]:
-    """Return a function with its argument ``options`` given."""
     options = build_options(function, table, name, setting)
     if options is None:
         return function

@@ -56,7 +56,6 @@ def setting(default: Any, checks: Sequence[Check], note: str = "", help_text: st
 
 
 def or_none(checks: Sequence[Check]) -> Sequence[Check]:
-    """Return the same checks for a value that may be None."""
 
     def widened(check: Check) -> Check:
         return Check(f"{check.allowed} or None", lambda v: v is None or check.accepts(v))
@@ -218,7 +217,6 @@ def value_of_text(text: str, annotation: Any) -> Any:
 
 
 def takes_several(annotation: Any) -> bool:
-    """Return whether a setting of a type may be a list of values."""
     return any(get_origin(kind) is tuple for kind in (annotation, *get_args(annotation)))
 
 

@@ -57,7 +57,6 @@ def write_atomic(path: Path, content: str | bytes | Iterable[bytes]) -> None:
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Replace a file by a JSON object, indented."""
     write_atomic(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
@@ -69,7 +68,6 @@ def read_json(path: Path, hint: str) -> dict[str, Any]:
 
 
 def write_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Replace a file by JSON objects, one per line."""
     write_atomic(path, map(_line, rows))
 
 
@@ -160,7 +158,6 @@ def atomic_dir(path: Path) -> Iterator[Path]:
 
 
 def write_sums(folder: Path, names: Iterable[str]) -> None:
-    """Write the SHA256SUMS of the named files of a folder."""
     write_atomic(
         folder / SUMS, "".join(f"{digest_of_file(folder / name)}  {name}\n" for name in names)
     )
@@ -200,7 +197,6 @@ def digest(*parts: str) -> str:
 
 
 def digest_of_bytes(parts: Iterable[bytes]) -> str:
-    """Return the SHA-256 of the concatenation of parts."""
     sha = hashlib.sha256()
     for part in parts:
         sha.update(part)
@@ -287,13 +283,11 @@ def _in_use(lock_file: Path, place: Path) -> str:
 
 
 def digest_of_file(path: Path) -> str:
-    """Return the SHA-256 of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def fsync_path(path: Path) -> None:
-    """Wait until a file or folder is on disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

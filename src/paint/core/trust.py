@@ -80,7 +80,6 @@ def trust_records() -> None:
 
 
 def trusts_records() -> bool:
-    """Return whether a call under way takes what records name."""
     return any(call.trusts for call in _calls)
 
 

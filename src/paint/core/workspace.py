@@ -43,7 +43,6 @@ def setting_differences(
 def refuse_differences(
     holder: str, lines: list[str], error: type[PaintError], elsewhere: str = ELSEWHERE
 ) -> None:
-    """Raise an error that lists differences of settings, if there are any."""
     if lines:
         listed = "\n  ".join(lines[:MOST_DIFFERENCES])
         raise error(
@@ -120,12 +119,10 @@ class Workspace:
 
     @property
     def is_finished(self) -> bool:
-        """Whether no row is missing."""
         return self.sums_path.exists()
 
     @property
     def has_rows(self) -> bool:
-        """Whether a row was begun."""
         return self.rows_path.exists() and self.rows_path.stat().st_size > 0
 
     def append(self, *rows: Mapping[str, Any]) -> None:

@@ -161,7 +161,6 @@ _ATTRIBUTES = (
 
 
 def needs_of(algorithm: Algorithm) -> dict[str, bool]:
-    """What an algorithm needs, as a run records it."""
     return {"context": algorithm.needs_context, "rollouts": algorithm.needs_rollouts}
 
 

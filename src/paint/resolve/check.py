@@ -96,7 +96,6 @@ class Resolved:
 
     @cached_property
     def objective(self) -> Objective:
-        """What the loss takes."""
         settings = self.config.objective
         shared = {field.name: getattr(settings, field.name) for field in fields(LossSettings)}
         # In place of None, the temperature of the rollouts (docs/fidelity.md, C6).
@@ -105,7 +104,6 @@ class Resolved:
 
     @property
     def method(self) -> str:
-        """The algorithm, for messages."""
         return f"train.method {format_value(self.config.train.method)}"
 
     @property
@@ -120,12 +118,10 @@ class Resolved:
 
     @property
     def generates(self) -> bool:
-        """Whether a run samples completions: to learn from them, or to validate."""
         return self.algorithm.generates(self.config)
 
     @property
     def owns_servers(self) -> bool:
-        """Whether the run starts its own servers."""
         return self.engine.is_remote and not self.rollout.urls
 
     @property
@@ -137,7 +133,6 @@ class Resolved:
 
     @property
     def needs_answer(self) -> bool:
-        """Whether the grader compares with a gold answer."""
         return any(map(needs_answer, self.config.grading.grader))
 
     @property
@@ -416,13 +411,11 @@ def check_config(config: Config) -> Resolved:
     return run
 
 
-def read_resolved(config: Config, needs: Any) -> Resolved:
+def read_resolved(config: Config, needs: Mapping[str, Any]) -> Resolved:
     """Return what scoring again needs: of a run's config, the divergence alone is loaded."""
     divergence = find_divergence(config.objective.divergence, table=config.objective.options)
-    is_recorded = isinstance(needs, Mapping)
-    algorithm = RecordedAlgorithm(needs) if is_recorded else find_algorithm(config.train)
     # Nothing is sampled or trained: any engine and any optimizer will do.
-    return Resolved(config, algorithm, ENGINES[LOCAL], divergence, AdamW())
+    return Resolved(config, RecordedAlgorithm(needs), ENGINES[LOCAL], divergence, AdamW())
 
 
 def check_training(config: Config) -> Resolved:
@@ -549,7 +542,6 @@ def _resolve_dtype(run: Resolved, machine: Machine, split: Split) -> Resolved:
     """Choose the number format: a slow one of 16 bits where float32 needs too much memory."""
     model, dtype = run.config.model, dtype_on(run.config.model, machine)
     chosen, slowdown = run.changed("model", dtype=dtype), machine.slowdown.get(dtype, 0.0)
-    note = warning = ""
     if model.dtype == "auto" and dtype == "float32" and model.train_mode == "lora":
         why = describe_slow("bfloat16", machine.slowdown.get("bfloat16", SLOW))
         note = f"model.dtype: float32, since {why}"
@@ -559,13 +551,14 @@ def _resolve_dtype(run: Resolved, machine: Machine, split: Split) -> Resolved:
                 chosen = run.changed("model", dtype="bfloat16")
                 needed = gb(plan.memory.peak)
                 note = f"model.dtype: bfloat16, as float32 would need {needed} GB; {why}"
-    elif slowdown >= SLOW:
+        return replace(chosen, notes=(*run.notes, note))
+    if slowdown >= SLOW:
         slow = describe_slow(dtype, slowdown)
         warning = (
             f"model.dtype: {slow}; --model.dtype float32 is faster, and takes twice the memory"
         )
-    notes, warnings = filter(None, [note]), filter(None, [warning])
-    return replace(chosen, notes=(*run.notes, *notes), warnings=(*run.warnings, *warnings))
+        return replace(chosen, warnings=(*run.warnings, warning))
+    return chosen
 
 
 def cautions_of(run: Resolved) -> Iterator[str]:

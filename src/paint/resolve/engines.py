@@ -22,7 +22,6 @@ class EngineType:
     is_stored: bool = False  # its completions were sampled before the run, by another policy
 
     def load(self) -> Any:
-        """Import the class. Raises ConfigError where that fails."""
         return load_object(self.class_name, "rollout.engine", ENGINES)
 
 

@@ -79,5 +79,4 @@ def methods_of(environment: type) -> dict[str, Callable[..., Any]]:
 
 
 def tool_name(tool: Callable[..., Any]) -> str:
-    """Return the name by which a model calls a tool."""
     return str(getattr(tool, "__name__", type(tool).__name__))

@@ -52,7 +52,6 @@ class Rows:
 
     @property
     def scored(self) -> int:
-        """Most tokens of a row that are scored."""
         return min(self.turns * self.completion, self.prompt + self.completion)
 
 
@@ -81,7 +80,6 @@ class Memory:
 
     @property
     def resident(self) -> float:
-        """Bytes in use during the complete step."""
         frozen = self.layers + self.ends + self.gathered + self.copy
         return self.kept + frozen + self.adapters + self.gradients + self.optimizer
 
@@ -99,7 +97,6 @@ class Memory:
 
     @property
     def peak(self) -> float:
-        """Peak bytes of a step."""
         return self.resident + max(self.phases.values())
 
 
@@ -138,11 +135,9 @@ def training_memory(
     working = 3 * width * shape.intermediate + 4 * width * shape.hidden
 
     sampled = rows.prompt + rows.completion
-    # The local engine keeps its buffers for their CUDA graphs, which a CPU has not.
     kept = 0.0
-    if kernels != "cpu":
+    if kernels != "cpu":  # buffers for CUDA graphs, of which more than this share is released
         sampled = buffered(sampled)
-        # More than this share is released; but rows may end early, and leave less.
         kept = min(generating * sampled * width * shape.cache, KEPT * capacity)
     message = min(trained, MESSAGE) if ranks > 1 else 0
     return Memory(
@@ -161,8 +156,7 @@ def training_memory(
         # Gradients of gate and up, and of an adapter's input in float32.
         backward=read * (WIDE + width) * shape.intermediate + read * WIDE * shape.hidden,
         update=2 * WIDE * message + 2 * WIDE * trained,
-        # Keys and values, and three rows of the vocabulary: logits, probabilities and what top-k or
-        # top-p makes of them.
+        # Keys and values; logits, probabilities and what top-k or top-p makes of them.
         cache=generating * (sampled * width * shape.cache + shape.vocabulary * 3 * WIDE) - kept,
     )
 
@@ -288,7 +282,6 @@ def norm_width(model: ModelConfig, kernels: Kernels) -> int:
 
 
 def frozen_bytes(model: ModelConfig, shape: Shape) -> float:
-    """Bytes of the decoder's layers in their storage format."""
     if model.quantization == "nf4":
         return NF4 * shape.weights
     return WIDTHS[model.dtype] * shape.weights

@@ -87,7 +87,6 @@ SLOW = 1.5
 
 
 def describe_slow(dtype: str, slowdown: float) -> str:
-    """Return a text on what a format that is slow on this CPU costs."""
     return (
         f"a product in {dtype} takes about {slowdown:.0f} times as long as in float32 on this CPU"
     )
@@ -326,16 +325,13 @@ class Plan:
 
     @property
     def fits(self) -> bool:
-        """Whether the longest micro-batch fits."""
         return self.memory.peak <= self.headroom
 
     @cached_property
     def memory(self) -> Memory:
-        """Memory of a training GPU at the longest micro-batch."""
         return self.memory_of(self.rows())
 
     def memory_of(self, rows: Rows) -> Memory:
-        """Estimate the memory of a training GPU for a micro-batch."""
         memory = self._memory_of(rows, has_teacher=self.algorithm.needs_teacher)
         if not self.config.objective.has_sft:
             return memory
@@ -366,7 +362,6 @@ class Plan:
         )
 
     def peak(self, rows: Rows) -> float:
-        """Peak bytes of a training GPU for a micro-batch."""
         return self.memory_of(rows).peak
 
 
@@ -445,7 +440,6 @@ def server_flag(rollout: RolloutConfig, name: str) -> str | None:
 
 
 def tensor_parallel_size(rollout: RolloutConfig) -> int | None:
-    """Tensor-parallel size in the server's arguments, or None."""
     size = server_flag(rollout, "--tensor-parallel-size") or server_flag(rollout, "-tp") or ""
     if not size.isdecimal():  # vLLM itself reports the error
         return None
@@ -518,7 +512,6 @@ def require_fit(plan: Plan) -> None:
 
 
 def levers(plan: Plan) -> str:
-    """Return what to change where the longest micro-batch does not fit."""
     larger = "set model.shard on several GPUs, or use larger GPUs"
     if plan.memory.resident > plan.headroom:
         return f"without any row it needs {gb(plan.memory.resident)} GB: {larger}"
@@ -530,7 +523,6 @@ def levers(plan: Plan) -> str:
 
 
 def peak_phase(memory: Memory) -> str:
-    """Return a text on the phase that needs most memory, with its GB."""
     phase, value = max(memory.phases.items(), key=lambda item: item[1])
     return f"largest phase: {phase} {gb(value)}"
 

@@ -42,7 +42,6 @@ def _limit_words(plan: Plan) -> str:
 
 
 def lines(plan: Plan) -> list[str]:
-    """The memory plan as lines of text."""
     model, shape, rows, split = plan.config.model, plan.shape, plan.rows(), plan.split
     trained = "all weights are trained"
     if model.train_mode == "lora":

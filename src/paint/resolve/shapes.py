@@ -85,12 +85,10 @@ class Shape:
 
     @property
     def queries(self) -> int:
-        """Width of all query heads."""
         return self.heads * self.head_size
 
     @property
     def keys(self) -> int:
-        """Width of all key heads, and of all value heads."""
         return self.kv_heads * self.head_size
 
     @property
@@ -100,12 +98,10 @@ class Shape:
 
     @property
     def head(self) -> int:
-        """Number of weights in the projection onto the vocabulary."""
         return self.hidden * self.vocabulary
 
     @property
     def parameters(self) -> int:
-        """Number of all weights."""
         if self.counted_weights:
             return self.counted_weights
         # Two norms a block, those of queries and keys, and the last one.

@@ -32,7 +32,6 @@ def linear_layers(model: Any) -> tuple[str, ...]:
 
 
 def widths(layer: Any) -> tuple[int, int]:
-    """Widths of the input and output of a linear layer."""
     if isinstance(layer, Conv1D):
         return layer.nx, layer.nf
     return layer.in_features, layer.out_features

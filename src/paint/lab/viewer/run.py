@@ -157,7 +157,7 @@ def _open_scorer(
     """
     objective = {"objective": to_table(config)["objective"]}
     require_trusted(executables_of(objective), "leave the values out with --no-rescore")
-    resolved = read_resolved(config, run_info.get("needs"))
+    resolved = read_resolved(config, run_info.get("needs", {}))
     return Scorer(run, resolved, display) if resolved.algorithm.needs_context else None
 
 
