@@ -52,16 +52,22 @@ def evaluated(
     return folder
 
 
-def of_rewards(rewards: np.ndarray) -> GradedSamples:
+def graded_samples(correct: Any, **columns: Any) -> GradedSamples:
+    """Graded samples with these verdicts, by problem and sample, and further columns."""
+    table = np.asarray(correct, dtype=bool)
+    none = np.zeros(table.shape, dtype=bool)
+    plain: dict[str, Any] = {
+        "problems": [str(i) for i in range(len(table))],
+        "correct": table,
+        "votes": None,
+        "tokens": np.full(table.shape, 7),
+        "truncated": none,
+        "unboxed": None,
+        "repetitive": none,
+    }
+    return GradedSamples(**plain | columns)
+
+
+def of_rewards(rewards: np.ndarray, **columns: Any) -> GradedSamples:
     """Graded samples with these rewards, by problem and sample, and NaN for none."""
-    zeros = np.zeros(rewards.shape, int)
-    return GradedSamples(
-        problems=[str(i) for i in range(len(rewards))],
-        correct=rewards == 1,
-        votes=None,
-        tokens=zeros,
-        truncated=zeros.astype(bool),
-        unboxed=None,
-        repetitive=zeros.astype(bool),
-        rewards=rewards,
-    )
+    return graded_samples(rewards == 1, rewards=rewards, **columns)

@@ -1,6 +1,5 @@
 """Contexts: what each source shows, and what of it is masked."""
 
-import random
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -232,25 +231,6 @@ def test_attempts_hold_what_was_said_of_others() -> None:
     assert found[0].other_comments == ["b"]  # "a" is what was said of it, too
     assert found[2].other_comments == ["a", "a"]
     assert found[7].other_comments == ["a", "a", "b", "c"]  # of a single completion: other problems
-
-
-def test_attempts_with_others_of_many_completions_are_those_of_all_pairs() -> None:
-    rng = random.Random(0)
-    grades = [None, Grade(1.0), *(Grade(0.0, text) for text in ["no", *"abc"])]
-    for count, samples in ((1, 1), (40, 1), (40, 4), (40, 40)):
-        completions = [
-            Attempt(f"t{i}", rng.choice(grades), i, f"p{i // samples}") for i in range(count)
-        ]
-        found = with_others(completions)
-        for mine in completions:
-            others = [one for one in completions if one.row != mine.row]
-            said = [(one.problem_id, one.comment) for one in others]
-            said = [(problem, text) for problem, text in said if text not in ("", mine.comment)]
-            same = [text for problem, text in said if problem == mine.problem_id]
-            mates = [one for one in others if one.problem_id == mine.problem_id]
-            attempt = found[mine.row]
-            assert attempt.other_comments == (same or [text for _, text in said])
-            assert attempt.peers == [one.text for one in mates if one.grade and one.grade.correct]
 
 
 def test_other_feedback_is_shown_where_there_is_feedback() -> None:

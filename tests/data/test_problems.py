@@ -160,21 +160,9 @@ def test_read_problems_chat_that_is_none_is_refused(
         read(path)
 
 
-@pytest.mark.parametrize("calls", [None, []])
-def test_read_problems_chat_with_empty_tool_calls_is_read(
-    tmp_path: Path, calls: list[object] | None
-) -> None:
-    messages = [
-        {"role": "user", "content": "1 + 1?", "tool_calls": calls},
-        {"role": "assistant", "content": "We add.", "tool_calls": calls},
-    ]
-    [problem] = read(write(tmp_path, {"messages": messages, "answer": "2"})).problems
-    assert (problem.problem, problem.solution) == ("1 + 1?", "We add.")
-
-
 def test_read_problems_reply_of_chat_is_solution_unless_the_row_has_one(tmp_path: Path) -> None:
-    asked = {"role": "user", "content": "q", "name": None}
-    reply = {"role": "assistant", "content": "r"}
+    asked = {"role": "user", "content": "q", "name": None, "tool_calls": []}
+    reply = {"role": "assistant", "content": "r", "tool_calls": None}
     system = {"role": "system", "content": "s"}
     chats = [[asked, reply], [system, asked], [asked, reply, asked, reply]]
     path = write(tmp_path, *({"messages": chat, "solution": "s"} for chat in chats))

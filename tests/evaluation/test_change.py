@@ -1,30 +1,11 @@
 """What a run changed, in one sentence."""
 
-import numpy as np
-
 from paint.evaluation.change import NO_CHANGE, describe_change
 from paint.evaluation.intervals import compare_paired
-from paint.evaluation.metrics import GradedSamples
+from reports import graded_samples
 
-
-def samples(right: list[list[int]], *, rewards: bool = False) -> GradedSamples:
-    """Graded samples with these verdicts, or rewards."""
-    values = np.array(right)
-    none = np.zeros(values.shape, bool)
-    return GradedSamples(
-        problems=[str(i) for i in range(len(right))],
-        correct=values == 1,
-        votes=None,
-        tokens=np.ones(values.shape, int),
-        truncated=none,
-        unboxed=None,
-        repetitive=none,
-        rewards=values.astype(float) if rewards else None,
-    )
-
-
-WEAK = samples([[1, 0], [0, 0], [0, 1]] * 8)
-STRONG = samples([[1, 1], [1, 0], [1, 1]] * 8)
+WEAK = graded_samples([[1, 0], [0, 0], [0, 1]] * 8)
+STRONG = graded_samples([[1, 1], [1, 0], [1, 1]] * 8)
 
 
 def test_describe_change_has_paired_difference_of_first_and_last_validation() -> None:
@@ -38,7 +19,7 @@ def test_describe_change_has_paired_difference_of_first_and_last_validation() ->
 
 
 def test_describe_change_reports_zero_in_the_interval_and_what_could_be_detected() -> None:
-    other = samples([[0, 0], [1, 0], [0, 1]] * 8)
+    other = graded_samples([[0, 0], [1, 0], [0, 1]] * 8)
     found = compare_paired([WEAK.correct], [other.correct])
     assert found.detectable is not None
     text = describe_change({(2, "set"): WEAK, (4, "set"): other}, [])

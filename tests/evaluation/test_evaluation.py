@@ -52,7 +52,7 @@ from paint.grading.mathematics import MathGrader
 from paint.inference.engine import Completion, OnCompletion, Sampling
 from paint.inference.local import LocalEngine
 from paint.inference.rollouts import Rollout
-from paint.models.policy import Policy, PolicyError, load_policy
+from paint.models.policy import Policy, load_policy
 from paint.models.weights import save_trained
 from reports import compared_in, evaluated, policies_of, report_in
 from runs import rows_of
@@ -382,20 +382,6 @@ def test_eval_full_tuning_checkpoints_share_base_with_adapters(
     shutil.copytree(run / "checkpoints/step-000001/model", folder / "model")
     assert main(["eval", str(folder), *flags]) == 2
     assert "model.safetensors is not the file that was written" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [{"lora_bias": True}, {"alpha_pattern": {"q_proj": 160}}, {"target_modules": "all-linear"}],
-)
-def test_resolve_unsupported_adapter_kind_is_refused(
-    policy: Policy, tmp_path: Path, changes: dict[str, Any]
-) -> None:
-    save_trained(policy, tmp_path)
-    path = tmp_path / "adapter_config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
-    with pytest.raises(PolicyError, match="LoRA adapters of one rank"):
-        resolve_targets(EvaluationConfig(), [str(tmp_path)])
 
 
 def test_resolve_targets_of_other_models_are_refused(policy: Policy, tmp_path: Path) -> None:

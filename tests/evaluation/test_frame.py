@@ -29,22 +29,13 @@ from paint.evaluation.intervals import Interval
 from paint.evaluation.metrics import GradedSamples
 from paint.evaluation.store import StoreError
 from paint.evaluation.summary import summary_report, summary_rows
-from reports import row_of
+from reports import graded_samples, row_of
 
 
 def graded(*correct: list[int]) -> GradedSamples:
     """Samples with these verdicts, a row a problem."""
-    table = np.array(correct, dtype=bool)
-    none = np.zeros(table.shape, dtype=bool)
-    return GradedSamples(
-        problems=[str(i) for i in range(len(table))],
-        correct=table,
-        votes=np.where(table, 0, 1),
-        tokens=np.full(table.shape, 7),
-        truncated=none,
-        unboxed=none,
-        repetitive=none,
-    )
+    none = np.zeros((len(correct), len(correct[0])), dtype=bool)
+    return graded_samples(correct, votes=1 - np.array(correct), unboxed=none)
 
 
 BASE = {"x": graded([1, 0], [0, 0]), "y": graded([1, 1], [0, 1])}

@@ -3,7 +3,6 @@
 import math
 from dataclasses import replace
 from itertools import combinations
-from typing import Any
 
 import numpy as np
 import pytest
@@ -30,17 +29,14 @@ from paint.evaluation.metrics import (
     pass_at_k,
     per_problem,
 )
+from reports import graded_samples, of_rewards
 
 RUNS = 1000
 ANY = (-math.inf, math.inf)
 
 
 def graded(correct: np.ndarray) -> GradedSamples:
-    names = ("truncated", "unboxed", "repetitive")
-    flags: dict[str, Any] = dict.fromkeys(names, np.zeros(correct.shape, dtype=bool))
-    problems, votes = [str(i) for i in range(len(correct))], np.where(correct, 0, 1)
-    tokens = np.full(correct.shape, 7)
-    return GradedSamples(problems, correct, votes=votes, tokens=tokens, **flags)
+    return graded_samples(correct, votes=np.where(correct, 0, 1), unboxed=np.zeros_like(correct))
 
 
 def simulated(rng: np.random.Generator, skills: np.ndarray, k: int) -> np.ndarray:
@@ -465,17 +461,8 @@ def test_macro_average_weighs_benchmarks_equally() -> None:
 def test_metrics_leave_out_samples_and_problems_without_a_reward() -> None:
     nan = math.nan
     rewards = np.array([[1.0, nan, 0.5, 1.0], [nan, nan, nan, nan], [0.0, 0.0, nan, nan]])
-    part = GradedSamples(
-        ["a", "b", "c"],
-        rewards == 1,
-        votes=None,
-        tokens=np.full((3, 4), 7),
-        truncated=np.ones((3, 4), dtype=bool),
-        unboxed=None,
-        repetitive=np.zeros((3, 4), dtype=bool),
-        rewards=rewards,
-        parts={"one": np.array([[nan] * 4, [0.25] * 4, [nan, 1.0, nan, nan]])},
-    )
+    parts = {"one": np.array([[nan] * 4, [0.25] * 4, [nan, 1.0, nan, nan]])}
+    part = of_rewards(rewards, truncated=np.ones((3, 4), dtype=bool), parts=parts)
     found = compute_metrics({"set": part})["set"]
     assert found["reward"].mean == pytest.approx((2.5 / 3 + 0) / 2)
     assert found["avg_at_k"].mean == pytest.approx((2 / 3 + 0) / 2)

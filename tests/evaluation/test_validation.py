@@ -18,11 +18,11 @@ from paint.config.schema import Config, ValidationConfig
 from paint.core.demo_files import HELD_OUT_PROBLEMS
 from paint.core.display import shown_on_terminal
 from paint.evaluation.frame import Report, select_rows
-from paint.evaluation.metrics import GradedSamples, compute_metrics
+from paint.evaluation.metrics import compute_metrics
 from paint.evaluation.store import StoreError
 from paint.evaluation.validation import tracker_metrics
 from processes import in_two_processes, train_command, until
-from reports import compared_in, policies_of, report_in
+from reports import compared_in, of_rewards, policies_of, report_in
 from runs import changed, rows_of, train, write_problems
 
 
@@ -78,18 +78,7 @@ def test_validation_evaluates_every_checkpoint(finished: tuple[Path, str], tmp_p
 @pytest.mark.slow
 def test_tracker_metrics_of_a_judge_have_the_interval_of_the_mean_reward() -> None:
     rewards = np.array([[0.2, 0.4]] * 11 + [[0.6, np.nan]] + [[np.nan, np.nan]])
-    none = np.zeros(rewards.shape, bool)
-    graded = GradedSamples(
-        problems=[str(i) for i in range(len(rewards))],
-        correct=none,
-        votes=None,
-        tokens=np.ones(rewards.shape, int),
-        truncated=none,
-        unboxed=None,
-        repetitive=none,
-        rewards=rewards,
-        failures=3,
-    )
+    graded = of_rewards(rewards, failures=3)
     intervals = compute_metrics({"": graded})[""]
     found = tracker_metrics(graded, intervals)
     # A mean over problems, as in the tables: not over samples, of which one problem lacks one.

@@ -80,13 +80,16 @@ def test_grades_without_a_test(grader: Grader) -> None:
     ("tests", "code"),
     [
         # What crosses as it is.
-        ("assert f() == [1, (2.5, None), {'a': {1, 2}, 3: b'x'}, True]", None),
-        ("assert f() == 2 ** 5000", None),
+        (
+            "assert f() == [1, (2.5, None), {'a': {1, 2}, 3: b'x'}, True]",
+            "def f(): return [1, (2.5, None), {'a': {1, 2}, 3: b'x'}, True]",
+        ),
+        ("assert f() == 2 ** 5000", "def f(): return 2 ** 5000"),
         ("import math\nassert math.isnan(f())", "def f(): return float('nan')"),
-        ("assert f() is None", None),
+        ("assert f() is None", "def f(): return None"),
         ("assert type(f()) is tuple", "def f(): return (1,)"),
-        ("assert f() == range(3)", None),
-        ("assert f() is int", None),
+        ("assert f() == range(3)", "def f(): return range(3)"),
+        ("assert f() is int", "def f(): return int"),
         (
             "assert f().x == 1 and f()._asdict() == {'x': 1, 'y': 2}",
             "from collections import *\nP = namedtuple('P', 'x y')\ndef f(): return P(1, 2)",
@@ -156,13 +159,19 @@ def test_grades_without_a_test(grader: Grader) -> None:
             "    def __str__(self): return f'<{self.value}>'\n"
             "def depth(node): return 1 + depth(node.left) if node else 0",
         ),
-        ("assert Solution().twoSum([1, 2], 3) == [0, 1]", None),
+        (
+            "assert Solution().twoSum([1, 2]) == [0, 1]",
+            "class Solution:\n def twoSum(self, x): return [0, 1]",
+        ),
         # A builtin that is what the tests are about.
         ("assert sum(10, 15) == 25\nassert sum(1, 2) == 3", "def sum(a, b): return a + b"),
         # The library's modules are there without an import.
         ("assert math.isclose(f(), 0.1)", "def f(): return 0.1"),
         # Helpers and imports of the tests.
-        ("import copy\ndef twice(x): return 2 * x\nassert f() == copy.copy(twice(2))", None),
+        (
+            "import copy\ndef twice(x): return 2 * x\nassert f() == copy.copy(twice(2))",
+            "def f(): return 4",
+        ),
         # What the code imports late, and its own dataclasses.
         (
             "assert f() == 'x'",
@@ -172,19 +181,7 @@ def test_grades_without_a_test(grader: Grader) -> None:
         ("assert f() == 1", "def f(): return 1\nif __name__ == '__main__':\n    raise ValueError"),
     ],
 )
-def test_right_code_passes(grader: Grader, tests: str, code: str | None) -> None:
-    right: dict[str, str] = {
-        "assert f() == [1,": "[1, (2.5, None), {'a': {1, 2}, 3: b'x'}, True]",
-        "assert f() == 2 **": "2 ** 5000",
-        "assert f() is None": "None",
-        "assert f() == range": "range(3)",
-        "assert f() is int": "int",
-        "import copy": "4",
-    }
-    if code is None:
-        code = next((f"def f(): return {v}" for k, v in right.items() if tests.startswith(k)), "")
-    if not code:
-        code = "class Solution:\n    def twoSum(self, x, y): return [0, 1]"
+def test_right_code_passes(grader: Grader, tests: str, code: str) -> None:
     found = grade(grader, code, tests)
     assert found.reward == 1, found
 

@@ -55,18 +55,6 @@ def named(function: Any) -> str:
     return spec_of(function, "judge", __name__)
 
 
-async def leaves(completion: str, row: Row) -> float:
-    raise SystemExit(int(completion))
-
-
-def test_async_grader_that_calls_exit_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(functions, "FIRST_PAUSE_SECONDS", 0.01)
-    with find_grader(named(leaves)) as grader:
-        grades = grader.grade(items(2))
-        assert [grade.failed for grade in grades] == [True, True]
-        assert grades[1].reason == "SystemExit: 1"
-
-
 @pytest.mark.parametrize("concurrency", [1, 5, 32])
 def test_async_grader_makes_as_many_calls_at_once_as_it_may(concurrency: int) -> None:
     judge = Judge()
@@ -100,7 +88,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_async_grader_repeats_calls_that_fail(quick: None) -> None:
-    with find_grader(named(Judge(failures=2)), attempts=1) as grader:
+    with find_grader(named(Judge(failures=2))) as grader:
         assert [grade.failed for grade in grader.grade(items(1))] == [False]
         assert grader.take_cost().calls == 3
     with find_grader(named(Judge(failures=1_000)), timeout=0.1) as grader:
@@ -114,7 +102,7 @@ def test_async_grader_slow_call_costs_its_completion_alone() -> None:
         return 1
 
     began = time.monotonic()
-    with find_grader(named(judge), timeout=0.1, attempts=1) as grader:
+    with find_grader(named(judge), timeout=0.1) as grader:
         grades = grader.grade(items(3))
     assert time.monotonic() - began < 20
     assert [grade.reward for grade in grades] == [1, None, 1]

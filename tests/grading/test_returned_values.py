@@ -91,7 +91,7 @@ def test_function_of_one_completion_returns_a_grade_or_is_told_what_it_returned(
     name: str, cases: list[tuple[Any, Grade | str]]
 ) -> None:
     with (
-        find_grader(f"{HERE}:{name}", workers=1, attempts=1) as grader,
+        find_grader(f"{HERE}:{name}", workers=1) as grader,
         warnings.catch_warnings(),
     ):
         warnings.simplefilter("error")  # of coroutines that were never awaited
@@ -150,7 +150,7 @@ async def of_many_async(completions: Sequence[str], rows: Sequence[Row]) -> Any:
 def test_function_of_many_completions_returns_rewards_or_is_told_what_it_returned(
     name: str,
 ) -> None:
-    with find_grader(f"{HERE}:{name}", workers=1, attempts=1) as grader:
+    with find_grader(f"{HERE}:{name}", workers=1) as grader:
         for case, (_, expected) in enumerate(OF_MANY):
             rows = [Item("x", "", row={"id": str(i), "case": case}) for i in range(3)]
             grades = grader.grade(rows)

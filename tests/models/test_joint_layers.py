@@ -158,18 +158,3 @@ def test_joint_layers_of_families_give_states_of_layers(
     expected = states(own)
     with layers.used():
         torch.testing.assert_close(states(own), expected, rtol=1e-5, atol=1e-5)
-
-
-def test_joint_layers_of_dora_and_rslora_give_states_of_layers_and_of_teacher() -> None:
-    policy = load_policy(dataclasses.replace(DEMO, use_dora=True, use_rslora=True), seed=0)
-    layers = JointLayers(policy.base)
-    for seed in (1, 2):
-        move_adapters(policy, seed)
-        expected = states(policy)
-        layers.refresh()
-        with layers.used():
-            torch.testing.assert_close(states(policy), expected, rtol=1e-5, atol=1e-5)
-    with open_teacher(policy, TeacherConfig()).view():
-        expected = states(policy)
-        with layers.used():
-            torch.testing.assert_close(states(policy), expected, rtol=1e-5, atol=1e-5)

@@ -355,26 +355,6 @@ def test_full_ema_teacher_averages_every_weight(head: str, request: pytest.Fixtu
     assert (policy.lm_head(hidden(policy)) - logits).abs().max() > 0.1
 
 
-@pytest.mark.parametrize("config", [DEMO, FULL])
-def test_ema_teacher_saved_is_exact_and_of_its_layers(config: Any, tmp_path: Path) -> None:
-    policy = load_policy(config, seed=0)
-    teacher = open_teacher(policy, EMA)
-    for seed in range(2):
-        move(policy, seed, by=0.02)
-        teacher.follow(1)
-    teacher.save(tmp_path)
-    again = open_teacher(load_policy(config, seed=7), EMA)
-    again.load(tmp_path)
-    assert all(torch.equal(again.own[name], value) for name, value in teacher.own.items())
-    with teacher.view(), again.view():
-        found, expected = (one.lm_head(hidden(one.policy)) for one in (again, teacher))
-        assert torch.equal(found, expected)
-
-    other = load_policy(replace(DEMO, lora_targets=("q_proj",)), seed=0)
-    with pytest.raises(PolicyError, match=r"model\.lora_targets"):
-        open_teacher(other, EMA).load(tmp_path)
-
-
 STEPS = {"steps": 5, "batch_size": 4, "micro_batch_size": 2, "checkpoint_every": 2}
 SMALL: dict[str, dict[str, Any]] = {
     "data": {"limit": 40},

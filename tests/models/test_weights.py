@@ -62,7 +62,13 @@ def test_adapter_digest_depends_on_weights_and_shape(trained: Policy, tmp_path: 
 
 @pytest.mark.parametrize(
     "change",
-    [{"peft_type": "IA3"}, {"lora_bias": True}, {"r": "16"}, {"target_modules": "all-linear"}],
+    [
+        {"peft_type": "IA3"},
+        {"lora_bias": True},
+        {"alpha_pattern": {"q_proj": 160}},
+        {"r": "16"},
+        {"target_modules": "all-linear"},
+    ],
 )
 def test_read_adapter_shape_of_other_adapter_is_refused(
     policy: Policy, tmp_path: Path, change: dict[str, Any]

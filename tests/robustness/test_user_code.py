@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import product
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -26,6 +27,7 @@ from paint.core.errors import PaintError
 from paint.core.extensions import spec_of
 from paint.data.contexts import Contexts
 from paint.data.problems import Problem
+from paint.grading import functions
 from paint.grading.contract import Grader, Item
 from paint.grading.graders import find_grader
 from paint.inference.episodes import Episodes
@@ -210,10 +212,8 @@ async def ask_all(completions: list[str], rows: list[Mapping[str, Any]]) -> Any:
 @pytest.fixture(scope="module", params=[grade_one, grade_all, ask_one, ask_all])
 def graded(request: pytest.FixtureRequest) -> Iterator[tuple[Grader, bool]]:
     function = request.param
-    opened = find_grader(
-        spec_of(function), deadline=SECONDS, timeout=SECONDS, workers=1, attempts=1
-    )
-    with opened as grader:
+    opened = find_grader(spec_of(function), deadline=SECONDS, timeout=SECONDS, workers=1)
+    with mock.patch.object(functions, "ATTEMPTS", 1), opened as grader:
         yield grader, function in (ask_one, ask_all)
 
 

@@ -119,46 +119,56 @@ def evaluate(
         note_cost(evaluation, run, missing, display, confirm=confirm)
     note_differences(evaluation, targets, display)
     model = with_date(model, folder)
-    with display.working("loading the model"):
-        policy = load_eval_policy(
-            model,
-            evaluation.rollout,
-            prompts=policies[0].prompts,
-            conversation=evaluation.conversation,
-        )
-    display.note(policy.summary)
-    warnings = [*policy.conventions.warnings(thinking=evaluation.thinking), policy.call_warning]
-    for benchmark in benchmarks:
-        named = grading_of(benchmark, evaluation.grading).grader
-        warnings.append(other_form(policy.prompts, named, benchmark.problems[0]))
-    for warning in filter(None, warnings):
-        display.warn(warning)
+    policy = open_policy(evaluation, model, policies[0].prompts, benchmarks, display)
     protocol = SamplingProtocol(
         evaluation.samples, evaluation.thinking, sampling_from(evaluation.rollout), evaluation.seed
     )
     tasks = make_tasks(policy, places, protocol, display)
-    with collect_samples(
-        policy,
-        model,
-        evaluation.rollout,
-        tasks,
-        folder,
-        display,
-        falls_back=resolved.falls_back,
-        conversation=evaluation.conversation,
-    ) as stores:
+    with (
+        collect_samples(
+            policy,
+            model,
+            evaluation.rollout,
+            tasks,
+            folder,
+            display,
+            falls_back=resolved.falls_back,
+            conversation=evaluation.conversation,
+        ) as stores,
+        ExitStack() as opened,
+    ):
         graded = {}
-        with ExitStack() as opened:
-            graders: dict[tuple[str, ...], Grader] = {}
-            for store, (_, _, benchmark) in zip(stores, places, strict=True):
-                grading = grading_of(benchmark, evaluation.grading)
-                if grading.grader not in graders:
-                    graders[grading.grader] = opened.enter_context(open_grader(grading))
-                grader = graders[grading.grader]
-                graded[store.folder] = grade(store, grader, grading, display)
+        graders: dict[tuple[str, ...], Grader] = {}
+        for store, (_, _, benchmark) in zip(stores, places, strict=True):
+            grading = grading_of(benchmark, evaluation.grading)
+            if grading.grader not in graders:
+                graders[grading.grader] = opened.enter_context(open_grader(grading))
+            grader = graders[grading.grader]
+            graded[store.folder] = grade(store, grader, grading, display)
         note_failed_calls(graded.values(), display)
         write_summary(graded, folder, display)
     return folder
+
+
+def open_policy(
+    evaluation: EvaluationConfig,
+    model: ModelConfig,
+    prompts: PromptsConfig,
+    benchmarks: Sequence[Benchmark],
+    display: Display,
+) -> Policy:
+    """Load the policy, and warn of what of its template and prompts an evaluation meets."""
+    with display.working("loading the model"):
+        policy = load_eval_policy(
+            model, evaluation.rollout, prompts=prompts, conversation=evaluation.conversation
+        )
+    display.note(policy.summary)
+    display.warnings(policy.conventions.warnings(thinking=evaluation.thinking))
+    display.warnings([policy.call_warning])
+    for benchmark in benchmarks:
+        named = grading_of(benchmark, evaluation.grading).grader
+        display.warnings([other_form(policy.prompts, named, benchmark.problems[0])])
+    return policy
 
 
 def make_tasks(
@@ -203,10 +213,7 @@ def load_benchmarks(
             display.note(f"{benchmark.name} is graded by {', '.join(grading.grader)}")
         with closing(open_grader(grading)) as grader:
             announce_benchmark(grader, benchmark, display)
-            if grader.describe():
-                display.note(grader.describe())
-            if grader.warning():
-                display.warn(grader.warning())
+            display.warnings([grader.warning()])
     return benchmarks
 
 

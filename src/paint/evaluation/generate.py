@@ -248,34 +248,37 @@ def generate(
     title = f"{task.folder.parent.name}, {task.folder.name}"
     with display.counting(title, total, total - len(missing)) as count:
 
-        def add(index: int, completion: Completion) -> None:
-            store.add(sample_of(policy, task, *missing[index], completion))
-            count.add(len(completion.ids))
+        def add(sample: Rollout) -> None:
+            store.add(sample)
+            count.add(len(sample.completion.ids))
+
+        def finish(index: int, completion: Completion) -> None:
+            add(sample_of(policy, task, *missing[index], completion))
 
         if conversations is None:
             engine.stream(
                 [task.asked[problem.id, number] for problem, number in missing],
                 task.protocol.sampling,
                 sample_seeds(task.protocol, missing),
-                add,
+                finish,
             )
         else:
             for start in range(0, len(missing), CONVERSATIONS_AT_ONCE):
                 rows = missing[start : start + CONVERSATIONS_AT_ONCE]
-                found = complete_samples(engine, conversations, task, rows)
-                for index, completion in enumerate(found, start=start):
-                    add(index, completion)
+                for sample in complete_samples(policy, engine, conversations, task, rows):
+                    add(sample)
     store.write_sums()
 
 
 def complete_samples(
+    policy: Policy,
     engine: Engine,
     conversations: Conversations | None,
     task: EvalTask,
     rows: Sequence[tuple[Problem, int]],
-) -> list[Completion]:
-    """Return the completion or the conversation of each (problem, sample)."""
-    return complete(
+) -> list[Rollout]:
+    """Return a completion or a conversation of each (problem, sample)."""
+    completions = complete(
         engine,
         conversations,
         [problem for problem, _ in rows],
@@ -284,6 +287,10 @@ def complete_samples(
         sample_seeds(task.protocol, rows),
         thinking=task.protocol.thinking,
     )
+    samples = []
+    for (problem, number), completion in zip(rows, completions, strict=True):
+        samples.append(sample_of(policy, task, problem, number, completion))
+    return samples
 
 
 def sample_seeds(protocol: SamplingProtocol, rows: Sequence[tuple[Problem, int]]) -> list[int]:

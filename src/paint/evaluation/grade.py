@@ -34,7 +34,7 @@ from paint.evaluation.store import (
 from paint.evaluation.summary import SUMMARY, summary_report
 from paint.grading.contract import Grade, Grader, describe_failures, require_some_grade
 from paint.grading.cost import Cost
-from paint.grading.graders import NoGrader, code_digest, open_grader
+from paint.grading.graders import code_digest, open_grader
 from paint.inference.rollout_grades import grade_rollouts, is_gradable, name_of_grader
 from strictgrade.text import normalize
 from strictgrade.thoughts import ThoughtTags
@@ -60,7 +60,7 @@ def grade(
     samples are missing, ConfigError if the grader is "none", and GradingError if it failed on all
     of the first samples, and shall stop there.
     """
-    if isinstance(grader, NoGrader) and PURPOSE not in store.settings:
+    if grading.is_off and PURPOSE not in store.settings:
         raise ConfigError('the grader must not be "none": an evaluation needs grades')
     if store.missing:
         raise StoreError(

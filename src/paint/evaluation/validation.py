@@ -32,7 +32,6 @@ from paint.evaluation.generate import (
     deployment_prompts,
     open_task,
     require_context_length,
-    sample_of,
 )
 from paint.evaluation.grade import grade
 from paint.evaluation.intervals import Interval
@@ -48,7 +47,6 @@ from paint.evaluation.store import (
 from paint.grading.contract import Grader
 from paint.inference.conversations import Conversations
 from paint.inference.engine import Engine, sampling_from
-from paint.inference.rollouts import Rollout
 from paint.models.policy import Policy
 from paint.models.weights import trained_in
 
@@ -194,7 +192,10 @@ def _validate_task(
         with display.counting(title, total, total - len(missing)) as count:
             for start in range(0, len(missing), validation.at_once):
                 batch = missing[start : start + validation.at_once]
-                samples = generate_batch(policy, engine, accelerator, task, batch, conversations)
+                # A rank without rows calls the engine all the same.
+                with accelerator.split_between_processes(batch) as mine:
+                    own = complete_samples(policy, engine, conversations, task, mine)
+                    samples = all_gather_objects(own)
                 for store in stores:
                     for sample in samples:
                         store.add(sample)
@@ -225,25 +226,6 @@ def _scores_text(graded: GradedSamples, metrics: Mapping[str, Interval], samples
     if graded.rewards is None or graded.has_right:
         scores.append(f"Avg@{samples} {metrics['avg_at_k'].points()}")
     return f"{', '.join(scores)} (95 % interval)"
-
-
-def generate_batch(
-    policy: Policy,
-    engine: Engine,
-    accelerator: Accelerator,
-    task: EvalTask,
-    rows: list[tuple[Problem, int]],
-    conversations: Conversations | None = None,
-) -> list[Rollout]:
-    """Generate the samples of some rows, each rank its share; all ranks get all samples."""
-    # A rank without rows calls the engine all the same.
-    with accelerator.split_between_processes(rows) as mine:
-        completions = complete_samples(engine, conversations, task, mine)
-        samples = [
-            sample_of(policy, task, problem, number, completion)
-            for (problem, number), completion in zip(mine, completions, strict=True)
-        ]
-        return all_gather_objects(samples)
 
 
 def tracker_metrics(graded: GradedSamples, intervals: Mapping[str, Interval]) -> dict[str, float]:

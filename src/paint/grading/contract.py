@@ -142,10 +142,6 @@ class Grader(Protocol):
         """Return what the calls since the last ``take_cost`` took; zero where none is made."""
         return Cost()
 
-    def describe(self) -> str:
-        """Return what a user should know of it at the start, in one line; "" for nothing."""
-        return ""
-
     def warning(self) -> str:
         """Return what of it is likely wrong on this machine, in one line; "" for nothing."""
         return ""

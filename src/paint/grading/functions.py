@@ -39,22 +39,22 @@ from strictgrade.processes import REASON_CHARACTERS, Arguments
 FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 10.0
 
+ATTEMPTS = 3
+"""Calls of a function that fails in a way of which it is not known whether it may pass."""
+
 
 class AsyncCalls:
     """Calls of an async function in an event loop of this process, ``concurrency`` at once.
 
     A call may take ``timeout`` seconds. One that fails is made again: for ``timeout`` seconds where
     the failure may pass (no connection, no answer in time, HTTP 408, 409, 425, 429 and from 500
-    on), not at all after another refusal of the endpoint, and else ``attempts`` times at most.
+    on), not at all after another refusal of the endpoint, and else ATTEMPTS times at most.
     """
 
-    def __init__(
-        self, function: Callable[..., Any], *, concurrency: int, timeout: float, attempts: int
-    ) -> None:
+    def __init__(self, function: Callable[..., Any], *, concurrency: int, timeout: float) -> None:
         self._function = function
         self._concurrency = concurrency
         self._timeout = timeout
-        self._attempts = attempts
         self._silent_since: float | None = None  # time of the first failure after the last answer
         # One loop for all calls: the function's client may keep connections, which belong to it.
         self._background: Background | None = None
@@ -119,7 +119,7 @@ class AsyncCalls:
         failed.began = now if failed.began is None else failed.began
         passes = may_pass(failed.kinds[-1])
         if passes is None:
-            return [may_pass(kind) for kind in failed.kinds].count(None) >= self._attempts
+            return [may_pass(kind) for kind in failed.kinds].count(None) >= ATTEMPTS
         if not passes:
             return True
         if self._silent_since is None:

@@ -97,7 +97,6 @@ def find_grader(
     workers: int | None = None,
     concurrency: int = 32,
     timeout: float = 60.0,
-    attempts: int = 3,
     table: Mapping[str, Any] = NO_OPTIONS,
 ) -> Grader:
     """Return the grader of a name of GRADERS, or of a function, "module:name".
@@ -105,7 +104,7 @@ def find_grader(
     Args:
         deadline: processor seconds that a comparison of two answers, or a call of a function, may
             take, in [0.01, 86400], in one of the ``workers``; None is the number of cores.
-        concurrency, timeout, attempts: of an async function (paint.grading.functions.AsyncCalls).
+        concurrency, timeout: of an async function (paint.grading.functions.AsyncCalls).
         table: the options of the function (``grading.options``).
 
     Raises ConfigError if there is no such grader, or it is not callable.
@@ -121,7 +120,7 @@ def find_grader(
             options = build_options(CodeGrader, table, "grading.options", "grading.grader code")
             return CodeGrader(options, workers=workers)
         case "none":
-            return NoGrader()
+            return EachGrader(ungraded)
     function = load_object(grader, "grading.grader", GRADERS)
     if not callable(function):
         raise ConfigError(
@@ -137,7 +136,7 @@ def find_grader(
     require_call(place, bound, wanted, *arguments)
     caller: AsyncCalls | Pool
     if waits:
-        caller = AsyncCalls(bound, concurrency=concurrency, timeout=timeout, attempts=attempts)
+        caller = AsyncCalls(bound, concurrency=concurrency, timeout=timeout)
     else:
         # By its name: a worker imports the function, and gets it pickled where it cannot.
         caller = Pool(grader, deadline=deadline, workers=workers, table=table)
@@ -217,9 +216,6 @@ class WeightedGrader(Grader):
     def unreadable(self, gold: str) -> str:
         return next(filter(None, (g.unreadable(gold) for g in self._graders.values())), "")
 
-    def describe(self) -> str:
-        return "; ".join(filter(None, (g.describe() for g in self._graders.values())))
-
     def warning(self) -> str:
         return "; ".join(filter(None, (g.warning() for g in self._graders.values())))
 
@@ -247,11 +243,9 @@ class WeightedGrader(Grader):
         return self
 
 
-class NoGrader(Grader):
-    """No completion is graded: rewards are None."""
-
-    def grade(self, items: Sequence[Item]) -> list[Grade]:
-        return [Grade(None, "not graded")] * len(items)
+def ungraded(_: Item) -> Grade:
+    """Return no reward."""
+    return Grade(None, reward_word(None))
 
 
 def exact(item: Item) -> Grade:

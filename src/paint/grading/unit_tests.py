@@ -178,10 +178,6 @@ class CodeGrader(Grader):
         with worker_errors():
             return self._sandboxes.run(jobs)
 
-    def describe(self) -> str:
-        with worker_errors():
-            return "" if find_reach(find_way()) else describe_confinement()
-
     def warning(self) -> str:
         with worker_errors():
             return describe_confinement() if find_reach(find_way()) else ""

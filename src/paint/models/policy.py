@@ -45,7 +45,7 @@ from chatforms.conventions import (
 )
 from chatforms.messages import THOUGHT_FIELDS
 from chatforms.rendering import render_chat
-from chatforms.special_tokens import drop_special_text, require_no_control
+from chatforms.special_tokens import require_no_control
 from paint.config import schema as cfg
 from paint.config.recipe import require_bitsandbytes
 from paint.core.demo_files import model_path
@@ -210,84 +210,26 @@ class Policy:
         """Token ids that end a completion: the model's, the tokenizer's and the template's."""
         return list(self.conventions.end_ids)
 
-    def student_prompt(
-        self,
-        problem: Problem | str,
-        *,
-        thinking: bool | None = None,
-        then: Sequence[Mapping[str, Any]] = (),
-    ) -> list[int]:
-        """Return token ids of the deployment prompt, with thinking as configured unless given.
+    def student_prompt(self, problem: Problem | str, **options: Any) -> list[int]:
+        """Return token ids of the deployment prompt (``ViewWriter.student``).
 
-        A text is a problem without further fields (paper: figure 'Prompt views'). ``then`` are the
-        messages of a conversation after it, up to the next turn.
+        A text is a problem without further fields (paper: figure 'Prompt views').
         """
-        thinking = self.student_thinking if thinking is None else thinking
-        problem = _problem_of(problem)
-        messages = views.student_chat(self.prompts, problem)
-        return self._encode(messages, thinking=thinking, problem=problem, then=then)
+        return self._ids(self.writer.student(_problem_of(problem), **options))
 
-    def _encode(
-        self,
-        messages: views.Messages,
-        *,
-        thinking: bool,
-        problem: Problem,
-        system_setting: str = "",
-        then: Sequence[Mapping[str, Any]] = (),
+    def teacher_prompt(
+        self, problem: Problem | str, context: str | None, **options: Any
     ) -> list[int]:
-        chat = [*messages, *map(dict, then)]
-        text = self.writer.render(
-            problem, chat, thinking=thinking, system_setting=system_setting, said=len(then)
-        )
-        return self._ids(text)
+        """Return token ids of the privileged prompt (``ViewWriter.teacher``)."""
+        return self._ids(self.writer.teacher(_problem_of(problem), context, **options))
+
+    def rationale_prompt(self, problem: Problem | str, context: str, **options: Any) -> list[int]:
+        """Return token ids of the request for a rationale (``ViewWriter.rationale``)."""
+        return self._ids(self.writer.rationale(_problem_of(problem), context, **options))
 
     def _ids(self, text: str) -> list[int]:
         # A template writes the tokens that begin a text itself.
         return list(self.tokenizer.encode(text, add_special_tokens=False))
-
-    def teacher_prompt(
-        self,
-        problem: Problem | str,
-        context: str | None,
-        *,
-        complete: bool,
-        rationale: str | None = None,
-        request: str = "",
-        names: Mapping[str, str] = views.NO_NAMES,
-        then: Sequence[Mapping[str, Any]] = (),
-    ) -> list[int]:
-        """Return token ids of the privileged prompt: with a masked, a complete or no reference.
-
-        ``names`` are those of a context (``paint.data.contexts.Context``), and ``then`` the
-        messages of a conversation after it, up to the next turn.
-        """
-        # The control without a reference: the same prompt, in the teacher's thinking mode.
-        if context is None:
-            return self.student_prompt(problem, thinking=self.teacher_thinking, then=then)
-
-        if rationale is not None:  # generated text, which the user cannot correct
-            rationale = drop_special_text(self.tokenizer, rationale)
-        if names:  # so may be the context
-            context = drop_special_text(self.tokenizer, context)
-            names = {key: drop_special_text(self.tokenizer, names[key]) for key in names}
-        problem = _problem_of(problem)
-        messages = views.teacher_chat(
-            self.prompts,
-            problem,
-            context,
-            complete=complete,
-            rationale=rationale,
-            request=request,
-            generated=names,
-        )
-        return self._encode(
-            messages,
-            thinking=self.teacher_thinking,
-            problem=problem,
-            system_setting=views.system_setting(self.prompts),
-            then=then,
-        )
 
     @property
     def writer(self) -> views.ViewWriter:
@@ -306,7 +248,7 @@ class Policy:
         problem = _problem_of("What is 1 + 1?")
         messages = student_messages(problem.problem)
         student, teacher = (
-            self._encode(messages, thinking=thinking, problem=problem)
+            self._ids(self.writer.render(problem, messages, thinking=thinking))
             for thinking in (self.student_thinking, self.teacher_thinking)
         )
         start = common_length(student, teacher)
@@ -314,23 +256,6 @@ class Policy:
         end = common_length(student[::-1], teacher[::-1])
         parts = student[: len(student) - end], teacher[: len(teacher) - end]
         return self.decode(parts[0], special=True), self.decode(parts[1], special=True)
-
-    def rationale_prompt(
-        self, problem: Problem | str, context: str, *, complete: bool, request: str = ""
-    ) -> list[int]:
-        """Return token ids of the request for a rationale; thinking is off: that is the reply."""
-        problem = _problem_of(problem)
-        # A context may be a completion. Special text of a problem's row was refused before.
-        context = drop_special_text(self.tokenizer, context)
-        messages = views.rationale_chat(
-            self.prompts, problem, context, complete=complete, request=request
-        )
-        return self._encode(
-            messages,
-            thinking=False,
-            problem=problem,
-            system_setting=views.system_setting(self.prompts),
-        )
 
     def solution_ids(self, solution: str) -> list[int]:
         """Return token ids of a text as a completion, ended as the chat template ends a turn."""
@@ -376,10 +301,7 @@ class Policy:
                 thought in a field of its own.
         """
         prompt = self.student_prompt(problem, then=before)
-        chat = [*views.student_chat(self.prompts, problem), *map(dict, before), dict(message)]
-        written = self.writer.render(
-            problem, chat, thinking=self.student_thinking, said=len(before) + 1, is_reply=True
-        )
+        written = self.writer.student(problem, then=[*before, message], is_reply=True)
         begun, end = self.decode(prompt, special=True), self.conventions.end_of_turn.strip()
         # A prompt without thinking may end in an empty thought, which written turns do not have.
         heads = [

@@ -19,6 +19,7 @@ from transformers import PreTrainedTokenizerBase
 
 from chatforms.chat_template import render_prompt
 from chatforms.rendering import limited
+from chatforms.special_tokens import drop_special_text
 from chatforms.tool_schemas import Schema, name_of_schema, tool_schemas
 from paint.config.schema import Config, PromptsConfig
 from paint.core.errors import format_short, wrap_errors
@@ -79,29 +80,78 @@ class ViewWriter:
             tools=tools,
         )
 
+    def student(
+        self,
+        problem: Problem,
+        *,
+        thinking: bool | None = None,
+        then: Sequence[Mapping[str, Any]] = (),
+        is_reply: bool = False,
+    ) -> str:
+        """Return the text of the deployment prompt, with thinking as configured unless given.
+
+        ``then`` are the messages of a conversation after it, up to the next turn; with ``is_reply``
+        to the end of a written one.
+        """
+        if thinking is None:
+            thinking = self.student_thinking
+        chat = student_chat(self.prompts, problem)
+        return self.render(problem, chat, thinking=thinking, then=then, is_reply=is_reply)
+
+    def teacher(
+        self,
+        problem: Problem,
+        context: str | None,
+        *,
+        complete: bool,
+        rationale: str | None = None,
+        request: str = "",
+        names: Mapping[str, str] = NO_NAMES,
+        then: Sequence[Mapping[str, Any]] = (),
+    ) -> str:
+        """Return the text of the privileged prompt: with a masked, a complete or no reference.
+
+        ``names`` are those of a context (``paint.data.contexts.Context``), and ``then`` the
+        messages of a conversation after it, up to the next turn.
+        """
+        # The control without a reference: the same prompt, in the teacher's thinking mode.
+        if context is None:
+            return self.student(problem, thinking=self.teacher_thinking, then=then)
+        if rationale is not None:  # generated text, which the user cannot correct
+            rationale = drop_special_text(self.tokenizer, rationale)
+        if names:  # so may be the context
+            context = drop_special_text(self.tokenizer, context)
+            names = {key: drop_special_text(self.tokenizer, names[key]) for key in names}
+        chat = teacher_chat(
+            self.prompts,
+            problem,
+            context,
+            complete=complete,
+            rationale=rationale,
+            request=request,
+            generated=names,
+        )
+        setting = system_setting(self.prompts)
+        return self.render(
+            problem, chat, thinking=self.teacher_thinking, system_setting=setting, then=then
+        )
+
+    def rationale(
+        self, problem: Problem, context: str, *, complete: bool, request: str = ""
+    ) -> str:
+        """Return the text of the request for a rationale; thinking is off: that is the reply."""
+        # A context may be a completion. Special text of a problem's row was refused before.
+        context = drop_special_text(self.tokenizer, context)
+        chat = rationale_chat(self.prompts, problem, context, complete=complete, request=request)
+        setting = system_setting(self.prompts)
+        return self.render(problem, chat, thinking=False, system_setting=setting)
+
     def texts(
         self, problem: Problem, contexts: Sequence[str | None] = (), *, complete: bool = False
     ) -> list[str]:
-        """Return texts of the student's prompt, and of the teacher's with each of some contexts.
-
-        Their token ids are those of ``Policy.student_prompt`` and ``Policy.teacher_prompt``.
-        """
-        student = student_chat(self.prompts, problem)
-        texts = [self.render(problem, student, thinking=self.student_thinking)]
-        for context in contexts:
-            chat, setting = student, ""
-            if context is not None:
-                chat = teacher_chat(self.prompts, problem, context, complete=complete)
-                setting = system_setting(self.prompts)
-            thinking = self.teacher_thinking
-            texts.append(self.render(problem, chat, thinking=thinking, system_setting=setting))
-        return texts
-
-    def conversation(self, problem: Problem) -> str:
-        """Return the text of a written conversation with its prompt."""
-        chat = [*student_chat(self.prompts, problem), *map(dict, problem.conversation)]
-        count = len(problem.conversation)
-        return self.render(problem, chat, thinking=self.student_thinking, said=count, is_reply=True)
+        """Return the student's prompt, and the teacher's with each of some contexts."""
+        shown = [self.teacher(problem, context, complete=complete) for context in contexts]
+        return [self.student(problem), *shown]
 
     def render(
         self,
@@ -110,16 +160,22 @@ class ViewWriter:
         *,
         thinking: bool,
         system_setting: str = "",
-        **options: Any,
+        then: Sequence[Mapping[str, Any]] = (),
+        is_reply: bool = False,
     ) -> str:
-        """Return the text of a chat about a problem. ``options`` are those of ``render_prompt``.
+        """Return the text of a chat about a problem, and of the messages ``then`` of a model.
 
         ``system_setting`` is that of ``chat_errors``.
         """
-        tools = tools_of_row(problem, self.tools)
         with chat_errors(f"problem {problem.name}" if problem.id else "", system_setting):
             return render_prompt(
-                self.tokenizer, chat, thinking=thinking, tools=tools, day=self.day, **options
+                self.tokenizer,
+                [*chat, *map(dict, then)],
+                thinking=thinking,
+                tools=tools_of_row(problem, self.tools),
+                day=self.day,
+                said=len(then),
+                is_reply=is_reply,
             )
 
 

@@ -114,15 +114,12 @@ SAMPLED_TOKEN = Divergence(
 DIVERGENCES = {d.name: d for d in (FORWARD_KL, REVERSE_KL, JSD, SAMPLED_TOKEN)}
 
 
-def find_divergence(
-    name: str,
-    setting: str = "objective.divergence",
-    table: Mapping[str, Any] = NO_OPTIONS,
-) -> Divergence:
+def find_divergence(name: str, table: Mapping[str, Any] = NO_OPTIONS) -> Divergence:
     """Return a divergence by name, or an own one as "module:name". Raises ConfigError.
 
     That is a Divergence, or a function of ``options`` that returns one, made of ``table``.
     """
+    setting = "objective.divergence"
     found: Any = DIVERGENCES.get(name) or load_object(name, setting, DIVERGENCES)
     options = build_options(found, table, "objective.options", f"{setting} {name}")
     if options is not None:

@@ -112,7 +112,9 @@ def _texts(
         tools_of_row(replace(problem, conversation=()), views.tools)
     texts: list[tuple[str, str]] = []
     if with_solution and run.learns_solutions:
-        text = views.conversation(problem) if problem.conversation else problem.solution
+        text = problem.solution
+        if problem.conversation:
+            text = views.student(problem, then=problem.conversation, is_reply=True)
         texts.append(("solution", text))
     if not algorithm.needs_context:
         return [("student", views.texts(problem)[0]), *texts]

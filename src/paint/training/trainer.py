@@ -168,7 +168,7 @@ class _Model(NamedTuple):
 def _open_model(run: Resolved, data: _Data, site: _Site) -> _Model:
     display, accelerator = site.display, site.accelerator
     grader = site.stack.enter_context(open_grader(run.config.grading))
-    display.notes([*run.notes, grader.describe()])
+    display.notes(run.notes)
     display.warnings([*run.warnings, grader.warning()])
 
     with display.working("loading the model"):
