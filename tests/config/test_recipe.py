@@ -19,7 +19,9 @@ from paint.config.recipe import (
     shipped_recipes,
     to_table,
 )
+from paint.config.run_folder import FACTS, read_run
 from paint.config.schema import Config, ConfigError, ContextConfig, TrainConfig
+from paint.core.storage import write_json
 from paint.lab.recipes import read_recipes
 from paint.objective.masking import Placement
 from paint.resolve.check import check_config
@@ -348,3 +350,10 @@ def test_other_names_stand_for_settings_and_are_none() -> None:
     settings = {f"{section}.{key}" for section, keys in to_table(Config()).items() for key in keys}
     assert set(OTHER_NAMES.values()) <= settings
     assert not set(OTHER_NAMES) & {name.partition(".")[2] for name in settings}
+
+
+def test_read_run_of_a_removed_setting_says_what_to_do(tmp_path: Path) -> None:
+    record = {name: {} for name in FACTS} | {"config": {"grading": {"prices": [1, 2]}}}
+    write_json(tmp_path / "run.json", record)
+    with pytest.raises(ConfigError, match=r"key grading\.prices.* another version .* folder"):
+        read_run(tmp_path)

@@ -197,20 +197,24 @@ def toml_of(value: Any) -> str:
     return str(value)
 
 
+WRITTEN_HINT = "; if another version of paint wrote it, use that one, or start in another folder"
+"""The end of a refusal of settings that a run or an experiment recorded."""
+
+
 def from_table(
-    table: Mapping[str, Any], *, source: str = "config", base: Config | None = None
+    table: Mapping[str, Any], *, source: str = "config", base: Config | None = None, hint: str = ""
 ) -> Config:
     """Build a config from nested dicts; settings that they omit are the base's, or the defaults.
 
     Integers become floats, lists tuples and a text a list of one where needed, and nothing else is
-    converted. Messages begin with ``source``.
+    converted. Messages begin with ``source`` and end with ``hint``.
     """
     with wrap_errors(source, ConfigError, "options are numbers, texts and lists of them"):
         require_shallow(table)
     try:
         return with_table(base or Config(), table)
     except ConfigError as error:
-        raise ConfigError(f"{source}: {error}") from None
+        raise ConfigError(f"{source}: {error}{hint}") from None
 
 
 def with_table(base: Settings, table: Mapping[str, Any], prefix: str = "") -> Settings:

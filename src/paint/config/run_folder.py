@@ -23,7 +23,13 @@ from pathlib import Path
 from typing import Any
 
 from paint.config.collapse import collapse_warnings
-from paint.config.recipe import differences, executables_of, from_table, to_table
+from paint.config.recipe import (
+    WRITTEN_HINT,
+    differences,
+    executables_of,
+    from_table,
+    to_table,
+)
 from paint.config.schema import Config, as_paths
 from paint.core.errors import PaintError
 from paint.core.extensions import NO_OPTIONS, is_passed, option_fields
@@ -115,7 +121,8 @@ def read_run(folder: Path, *, is_compared: bool = False) -> Config:
     Rows that were passed in Python, and copies of ``INPUTS``, are found in the run's folder.
     """
     run_info = read_run_json(folder)
-    config = from_table(run_info["config"], source=str(folder / "run.json"))
+    source = str(folder / "run.json")
+    config = from_table(run_info["config"], source=source, hint=WRITTEN_HINT)
     # An object that was passed in this process is the user's own, whatever file names it.
     names = [code.name for code in executables_of(to_table(config)) if not is_passed(code.name)]
     if names:

@@ -24,7 +24,7 @@ from typing import IO
 import numpy as np
 
 from paint.config.collapse import describe_end
-from paint.config.recipe import differences, from_table, to_table
+from paint.config.recipe import WRITTEN_HINT, differences, from_table, to_table
 from paint.config.run_folder import (
     RunError,
     fixed_differences,
@@ -479,7 +479,7 @@ def _require_same(
     path = folder / "results.jsonl"
     for run in seeded:
         stored = [
-            (from_table(result.config, source=str(path)), result.protocol)
+            (from_table(result.config, source=str(path), hint=WRITTEN_HINT), result.protocol)
             for result in results
             if (result.run, result.seed) == (run.name, run.seed)
         ]
