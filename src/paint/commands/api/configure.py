@@ -170,7 +170,6 @@ def is_columns(data: Any) -> bool:
 
 
 def _are_sources(data: Any) -> bool:
-    """Return whether data are a list of paths."""
     if not isinstance(data, list | tuple) or not data:
         return False
     return all(isinstance(one, str | Path) for one in data)
