@@ -6,21 +6,29 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate import Accelerator
 from safetensors.torch import load_file
 
 from paint.config.recipe import find_recipe, from_table, read_recipe, to_table
 from paint.config.run_folder import latest_checkpoint, read_metrics, read_run, step_of
 from paint.config.schema import Config
 from paint.core.storage import read_jsonl
+from paint.data.problems import Problem
+from paint.grading.graders import open_grader
+from paint.inference.local import LocalEngine
+from paint.models.policy import Policy
+from paint.models.teacher import open_teacher
 from paint.resolve.algorithm import Algorithm
-from paint.resolve.check import check_training, with_resolved
+from paint.resolve.check import check_config, check_training, with_resolved
 from paint.training import trainer
+from paint.training.train_step import Setup
 from processes import MODULES, in_two_processes, started, train_command, write_recipe
 
 Sections = Mapping[str, Mapping[str, Any]]
@@ -46,6 +54,24 @@ def variant(algorithm: type[Algorithm], **options: Any) -> dict[str, dict[str, A
     """Settings that train with an algorithm of paint.algorithms.variants and these options."""
     method = f"{algorithm.__module__}:{algorithm.__qualname__}"
     return {"train": {"method": method, "options": options}}
+
+
+@contextmanager
+def opened_setup(
+    config: Config, policy: Policy, accelerator: Accelerator, problems: Sequence[Problem] = ()
+) -> Iterator[Setup]:
+    """What a step works with, in this process."""
+    with open_grader(config.grading) as grader:
+        yield Setup(
+            check_config(config),
+            policy,
+            open_teacher(policy, config.teacher),
+            problems,
+            LocalEngine(policy, batch_size=12),
+            torch.optim.AdamW(policy.trainable),
+            accelerator,
+            grader,
+        )
 
 
 def write_problems(path: Path, rows: Iterable[Mapping[str, Any]]) -> str:

@@ -61,7 +61,6 @@ from runs import (
     train_by_two_ranks,
     train_in_parts,
     wait_for,
-    write_problems,
 )
 from tiny_models import save_tiny, tiny_config, tiny_model
 from verdicts import is_correct
@@ -509,23 +508,6 @@ def test_resume_checkpoint_of_other_step_or_run_is_refused(run: Path, tmp_path: 
         shutil.copytree(source, checkpoint)
         with pytest.raises(CorruptFileError, match=rf"step-000003 {message}"):
             go_on(folder)
-
-
-@pytest.mark.slow
-def test_resume_with_other_problems_is_refused(tmp_path: Path, problems: list[Problem]) -> None:
-    names = ("problem", "solution", "answer")
-    rows = [{name: getattr(p, name) for name in names} for p in problems[:12]]
-    path = tmp_path / "problems.jsonl"
-    data = {"path": write_problems(path, rows)}
-    config = small(data=data, train={"steps": 2, "checkpoint_every": 1})
-    train(config, tmp_path / "run")
-    write_problems(path, reversed(rows))
-    longer = config.changed("train", steps=3)
-    with pytest.raises(RunError, match=rf"problems.*{path}"):
-        train(longer, tmp_path / "run", resume=True)
-    write_problems(path, rows)
-    train(longer, tmp_path / "run", resume=True)
-    assert len(read_metrics(tmp_path / "run")) == 3
 
 
 def test_non_finite_loss_ends_run_and_keeps_checkpoints(tmp_path: Path) -> None:
