@@ -22,8 +22,10 @@ from paint.config.schema import Config
 from paint.core.storage import read_jsonl
 from paint.data.problems import Problem
 from paint.grading.graders import open_grader
+from paint.inference.engine import Completion
 from paint.inference.local import LocalEngine
-from paint.models.policy import Policy
+from paint.inference.rollouts import Rollout
+from paint.models.policy import Policy, load_policy
 from paint.models.teacher import open_teacher
 from paint.resolve.algorithm import Algorithm
 from paint.resolve.check import check_config, check_training, with_resolved
@@ -119,6 +121,19 @@ def assert_same(
     assert sum(float(x.abs().sum()) for x in a.values()) > 0
     for name, x in a.items():
         assert (x - b[name]).abs().max() <= tolerance, name
+
+
+def assert_untrained(folder: Path, config: Config) -> None:
+    """The last checkpoint's adapter is that of the start."""
+    fresh = dict(load_policy(config.model, seed=config.train.seed).model.named_parameters())
+    for name, value in adapter(folder).items():
+        assert value.equal(fresh[name.replace(".weight", ".default.weight")]), name
+
+
+def completed(row: int = 0, tokens: int = 1, text: str = "", **more: Any) -> Rollout:
+    """A completion of so many tokens."""
+    completion = Completion((7,) * tokens, (-1.0,) * tokens, truncated=False)
+    return Rollout(row, Problem("p", "s", "a", "1"), [1], completion, text, **more)
 
 
 def resume_command(folder: Path) -> list[str]:

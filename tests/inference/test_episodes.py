@@ -222,17 +222,6 @@ def test_episodes_environment_that_fails_leaves_no_reward() -> None:
             assert fault in episode.grade.reason
 
 
-def test_episodes_reward_of_an_array_of_one_number_is_that_number() -> None:
-    class Odd:
-        def step(self, messages: Any, completion: str) -> None:
-            self.reward = np.float32(0.25)
-
-    with Episodes(settings(environment=Odd)) as episodes:
-        [(episode, _)] = episodes.open([{}], [0])
-        episodes.step([(episode, [USER], "")])
-        assert grade_of(episode) == (0.25, "")
-
-
 def test_episodes_hide_secrets_in_all_that_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DESK_KEY", "s3cr3t-value")
     key = read_references("env:DESK_KEY")
@@ -260,8 +249,13 @@ def test_episodes_hide_secrets_in_all_that_is_kept(monkeypatch: pytest.MonkeyPat
     assert str(kept).count("env:DESK_KEY") == 4
 
 
-@pytest.mark.parametrize("reward", ["one", float("nan"), [1.0]])
-def test_episodes_reward_that_is_no_number_counts_as_a_failure(reward: Any) -> None:
+@pytest.mark.parametrize(
+    ("reward", "read"),
+    [(np.float32(0.25), 0.25), ("one", None), (float("nan"), None), ([1.0], None)],
+)
+def test_episodes_reward_is_a_number_or_counts_as_a_failure(
+    reward: Any, read: float | None
+) -> None:
     class Odd:
         def step(self, messages: Any, completion: str) -> None:
             self.reward = reward
@@ -270,4 +264,4 @@ def test_episodes_reward_that_is_no_number_counts_as_a_failure(reward: Any) -> N
         [(episode, _)] = episodes.open([{}], [0])
         episodes.step([(episode, [USER], "")])
         assert episode.grade is not None
-        assert episode.grade.failed
+        assert (episode.grade.reward, episode.grade.failed) == (read, read is None)

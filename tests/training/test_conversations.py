@@ -231,15 +231,6 @@ def test_conversation_is_graded_by_its_environment_or_by_its_last_turn(
         assert rollout.text == f"{first}\n\n{last}"
 
 
-def test_conversation_over_its_limits_is_truncated(short: list[Problem]) -> None:
-    _, found = conversations(small(environment=Endless, max_turns=2), short[:2], thinking=True)
-    for completion in found:
-        assert completion.conversation is not None
-        ended = completion.conversation.ended
-        assert ended in ("max_turns", "max_new_tokens")
-        assert completion.truncated
-
-
 class Endless:
     def step(self, messages: Sequence[Any], completion: str) -> list[dict[str, str]]:
         return [CHECK]
