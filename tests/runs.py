@@ -6,21 +6,31 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate import Accelerator
 from safetensors.torch import load_file
 
 from paint.config.recipe import find_recipe, from_table, read_recipe, to_table
 from paint.config.run_folder import latest_checkpoint, read_metrics, read_run, step_of
 from paint.config.schema import Config
 from paint.core.storage import read_jsonl
+from paint.data.problems import Problem
+from paint.grading.graders import open_grader
+from paint.inference.engine import Completion
+from paint.inference.local import LocalEngine
+from paint.inference.rollouts import Rollout
+from paint.models.policy import Policy, load_policy
+from paint.models.teacher import open_teacher
 from paint.resolve.algorithm import Algorithm
-from paint.resolve.check import check_training, with_resolved
+from paint.resolve.check import check_config, check_training, with_resolved
 from paint.training import trainer
+from paint.training.train_step import Setup
 from processes import MODULES, in_two_processes, started, train_command, write_recipe
 
 Sections = Mapping[str, Mapping[str, Any]]
@@ -46,6 +56,24 @@ def variant(algorithm: type[Algorithm], **options: Any) -> dict[str, dict[str, A
     """Settings that train with an algorithm of paint.algorithms.variants and these options."""
     method = f"{algorithm.__module__}:{algorithm.__qualname__}"
     return {"train": {"method": method, "options": options}}
+
+
+@contextmanager
+def opened_setup(
+    config: Config, policy: Policy, accelerator: Accelerator, problems: Sequence[Problem] = ()
+) -> Iterator[Setup]:
+    """What a step works with, in this process."""
+    with open_grader(config.grading) as grader:
+        yield Setup(
+            check_config(config),
+            policy,
+            open_teacher(policy, config.teacher),
+            problems,
+            LocalEngine(policy, batch_size=12),
+            torch.optim.AdamW(policy.trainable),
+            accelerator,
+            grader,
+        )
 
 
 def write_problems(path: Path, rows: Iterable[Mapping[str, Any]]) -> str:
@@ -93,6 +121,19 @@ def assert_same(
     assert sum(float(x.abs().sum()) for x in a.values()) > 0
     for name, x in a.items():
         assert (x - b[name]).abs().max() <= tolerance, name
+
+
+def assert_untrained(folder: Path, config: Config) -> None:
+    """The last checkpoint's adapter is that of the start."""
+    fresh = dict(load_policy(config.model, seed=config.train.seed).model.named_parameters())
+    for name, value in adapter(folder).items():
+        assert value.equal(fresh[name.replace(".weight", ".default.weight")]), name
+
+
+def completed(row: int = 0, tokens: int = 1, text: str = "", **more: Any) -> Rollout:
+    """A completion of so many tokens."""
+    completion = Completion((7,) * tokens, (-1.0,) * tokens, truncated=False)
+    return Rollout(row, Problem("p", "s", "a", "1"), [1], completion, text, **more)
 
 
 def resume_command(folder: Path) -> list[str]:

@@ -2,8 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -23,19 +22,15 @@ from paint.algorithms.grpo import advantages, grpo_terms, reward, score_group
 from paint.config.run_folder import latest_checkpoint, read_metrics
 from paint.config.schema import Config, Reduction
 from paint.data.problems import Problem, batch_indices
-from paint.grading.mathematics import MathGrader
 from paint.inference.engine import Completion
-from paint.inference.local import LocalEngine
 from paint.inference.rollouts import Rollout
 from paint.models.policy import Policy, load_policy
-from paint.models.teacher import open_teacher
 from paint.objective.loss import weighted_sum
 from paint.objective.loss_options import Objective
-from paint.resolve.check import check_config
 from paint.training.run_log import step_metrics
 from paint.training.solutions import reference, score_reference
 from paint.training.train_step import Setup, accumulate, add_grades, update
-from runs import adapter, assert_same, changed, stored, train, write_problems
+from runs import adapter, assert_same, changed, opened_setup, stored, train, write_problems
 from verdicts import is_correct
 
 STEP = {"steps": 1, "batch_size": 12, "micro_batch_size": 12, "checkpoint_every": 1}
@@ -111,18 +106,6 @@ TRL_OPTIONS: dict[str, Any] = {"max_steps": 1, "report_to": "none", "use_cpu": T
 TRL_OPTIONS |= dict.fromkeys(OFF, False) | {"disable_tqdm": True, "per_device_train_batch_size": 12}
 
 
-@contextmanager
-def open_setup(config: Config, policy: Policy, accelerator: Accelerator) -> Iterator[Setup]:
-    """What a step of ours works with."""
-    teacher = open_teacher(policy, config.teacher)
-    engine = LocalEngine(policy, batch_size=12)
-    optimizer = torch.optim.AdamW(policy.trainable)
-    with MathGrader() as grader:
-        yield Setup(
-            check_config(config), policy, teacher, [], engine, optimizer, accelerator, grader
-        )
-
-
 def gradients(model: Any) -> dict[str, Tensor]:
     """Of all adapter parameters, by name, and forgotten there."""
     found = {}
@@ -172,7 +155,7 @@ def test_sft_loss_and_gradient_match_trl(
     loss.backward()
 
     config = small("sft", train={"micro_batch_size": micro_batch_size})
-    with open_setup(config, ours, accelerator) as setup:
+    with opened_setup(config, ours, accelerator) as setup:
         references = [reference(setup, row, problem) for row, problem in enumerate(chosen)]
         scored = accumulate(setup, references, partial(score_reference, setup))
     for row, ids, learnt in zip(references, batch["input_ids"], trained_on, strict=True):
@@ -269,7 +252,7 @@ def test_grpo_loss_gradient_and_advantages_match_trl(
     options = {"kl": kl, "clip": 0.2}
     config = small("grpo", train={"micro_batch_size": 5, "options": options})
     config = config.changed("objective", reduction=reduction)
-    with open_setup(config, ours, accelerator) as setup:
+    with opened_setup(config, ours, accelerator) as setup:
         score = partial(score_group, setup, setup.resolved.algorithm.options)
         rollouts = reward(setup, add_grades(setup, rollouts, 0))
         first = accumulate(setup, rollouts, partial(score, {}))

@@ -159,20 +159,15 @@ def test_conversation_several_calls_of_a_turn_are_answered_in_order() -> None:
     assert [text for role, text in said(found) if role == "tool"] == ["2", "6", "4"]
 
 
-def test_conversation_that_calls_without_end_is_truncated() -> None:
+@pytest.mark.parametrize(("limit", "ended", "turns"), [(4000, "max_turns", 3), (10, "prompt", 1)])
+def test_conversation_that_calls_without_end_is_truncated(
+    limit: int, ended: str, turns: int
+) -> None:
     once = call("add", '{"a": 2, "b": 3}')
-    found, _ = converse([once] * 3, max_turns=3)
+    found, engine = converse([once] * turns, limit=limit, max_turns=3)
     assert found.conversation is not None
-    assert (found.conversation.ended, found.truncated) == ("max_turns", True)
-    assert len(found.conversation.turns) == 3
-
-
-def test_conversation_whose_next_prompt_is_over_the_limit_ends_truncated() -> None:
-    once = call("add", '{"a": 2, "b": 3}')
-    found, engine = converse([once], limit=10)
-    assert found.conversation is not None
-    assert (found.conversation.ended, found.truncated) == ("prompt", True)
-    assert len(engine.prompts) == 1
+    assert (found.conversation.ended, found.truncated) == (ended, True)
+    assert len(found.conversation.turns) == len(engine.prompts) == turns
 
 
 CLOSED: list[str] = []

@@ -21,7 +21,6 @@ from paint.data.contexts import Attempt, Context, Contexts
 from paint.data.problems import DataError, Problem, read_problems
 from paint.data.readers import Number
 from paint.grading.contract import Grade, GradingError
-from paint.grading.graders import open_grader
 from paint.inference.conversations import open_conversations, written_conversation
 from paint.inference.engine import (
     Completion,
@@ -39,7 +38,6 @@ from paint.models.model_errors import PromptError
 from paint.models.policy import Policy, load_policy
 from paint.models.prompts import tools_of_row
 from paint.models.rows import joined_rows
-from paint.models.teacher import open_teacher
 from paint.objective.loss import paint_loss
 from paint.resolve.algorithm import Algorithm
 from paint.resolve.check import check_config
@@ -51,12 +49,12 @@ from paint.training.teacher_views import (
     view_with_context,
     with_teacher_prompt,
 )
-from paint.training.train_step import Setup
 from runs import (
     adapter,
     assert_same,
     assert_same_history,
     changed,
+    opened_setup,
     stored,
     train,
     train_in_parts,
@@ -149,17 +147,7 @@ def test_conversation_loss_and_gradient_match_the_reference_in_float64(
     config = small({"objective": {"impl": "reference"}})
     policy, found = conversations(config, short[:5], thinking=thinking)
     policy.model.double()
-    with open_grader(config.grading) as grader:
-        setup = Setup(
-            check_config(config),
-            policy,
-            open_teacher(policy, config.teacher),
-            short,
-            LocalEngine(policy, batch_size=8),
-            torch.optim.AdamW(policy.trainable),
-            accelerator,
-            grader,
-        )
+    with opened_setup(config, policy, accelerator, short) as setup:
         rollouts = [
             rollout_of(policy.decode, row, problem, [], completion)
             for row, (problem, completion) in enumerate(zip(short, found, strict=False))
@@ -241,15 +229,6 @@ def test_conversation_is_graded_by_its_environment_or_by_its_last_turn(
         first, last = (policy.decode(ids) for _, ids in rollout.student_parts)
         assert transcript_of(policy, rollout).startswith(last)
         assert rollout.text == f"{first}\n\n{last}"
-
-
-def test_conversation_over_its_limits_is_truncated(short: list[Problem]) -> None:
-    _, found = conversations(small(environment=Endless, max_turns=2), short[:2], thinking=True)
-    for completion in found:
-        assert completion.conversation is not None
-        ended = completion.conversation.ended
-        assert ended in ("max_turns", "max_new_tokens")
-        assert completion.truncated
 
 
 class Endless:
@@ -391,35 +370,13 @@ CHAT = [
 ]
 
 
-def test_sft_on_conversations_learns_from_all_turns_of_the_assistant(
-    tmp_path: Path, policy: Policy
-) -> None:
-    path = write_problems(tmp_path / "chats.jsonl", [{"id": "a", "messages": CHAT}])
-    sections: dict[str, dict[str, Any]] = {
-        "data": {"path": path, "turns": "all"},
-        "train": {"steps": 1, "batch_size": 1},
-    }
-    train(changed("demo-sft", SMALL, sections), tmp_path / "run")
-    [row] = stored(tmp_path / "run")
-    expected = [[*policy.tokenizer.encode(m["content"]), *policy.end_ids[-1:]] for m in CHAT[1::2]]
-    assert row["completion_ids"] == [i for ids in expected for i in ids]
-    # The loss of each turn alone, weighed by its tokens: the adapter is still the identity.
-    losses = []
-    for number, ids in zip((1, 3), expected, strict=True):
-        prompt = policy.tokenizer.apply_chat_template(
-            CHAT[:number], add_generation_prompt=True, enable_thinking=False, return_dict=False
-        )
-        logits = logits_alone(policy.model, prompt, ids)
-        losses += (-logits.log_softmax(-1)[range(len(ids)), ids]).tolist()
-    assert row["loss"] == pytest.approx(sum(losses) / len(losses), rel=1e-4)
-
-
-@pytest.mark.parametrize(("unlearned", "learned"), [(1, 3), (3, 1)])
-def test_sft_on_conversations_turn_marked_as_not_to_be_learned_is_only_read(
-    tmp_path: Path, policy: Policy, unlearned: int, learned: int
+@pytest.mark.parametrize("learned", [(1, 3), (3,), (1,)])
+def test_sft_on_conversations_learns_from_turns_that_are_not_marked_as_read_only(
+    tmp_path: Path, policy: Policy, learned: tuple[int, ...]
 ) -> None:
     chat: list[dict[str, Any]] = list(CHAT)
-    chat[unlearned] = chat[unlearned] | {"weight": 0}
+    for place in {1, 3} - {*learned}:
+        chat[place] = chat[place] | {"weight": 0}
     path = write_problems(tmp_path / "chats.jsonl", [{"id": "a", "messages": chat}])
     sections: dict[str, dict[str, Any]] = {
         "data": {"path": path, "turns": "all"},
@@ -427,14 +384,20 @@ def test_sft_on_conversations_turn_marked_as_not_to_be_learned_is_only_read(
     }
     train(changed("demo-sft", SMALL, sections), tmp_path / "run")
     [row] = stored(tmp_path / "run")
-    ids = [*policy.tokenizer.encode(CHAT[learned]["content"]), *policy.end_ids[-1:]]
-    prompt = policy.tokenizer.apply_chat_template(
-        CHAT[:learned], add_generation_prompt=True, enable_thinking=False, return_dict=False
-    )
-    assert (row["prompt_ids"], row["completion_ids"]) == (prompt, ids)
-    logits = logits_alone(policy.model, prompt, ids)
-    losses = -logits.log_softmax(-1)[range(len(ids)), ids]
-    assert row["loss"] == pytest.approx(losses.mean().item(), rel=1e-4)
+    # The loss of each turn alone, weighed by its tokens: the adapter is still the identity.
+    expected, losses, prompts = list[int](), list[float](), []
+    for place in learned:
+        ids = [*policy.tokenizer.encode(CHAT[place]["content"]), *policy.end_ids[-1:]]
+        prompts.append(
+            policy.tokenizer.apply_chat_template(
+                CHAT[:place], add_generation_prompt=True, enable_thinking=False, return_dict=False
+            )
+        )
+        logits = logits_alone(policy.model, prompts[-1], ids)
+        losses += (-logits.log_softmax(-1)[range(len(ids)), ids]).tolist()
+        expected += ids
+    assert (row["prompt_ids"], row["completion_ids"]) == (prompts[0], expected)
+    assert row["loss"] == pytest.approx(sum(losses) / len(losses), rel=1e-4)
 
 
 def test_teacher_of_a_conversation_reads_what_is_before_its_first_learned_turn(

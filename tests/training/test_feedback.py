@@ -15,7 +15,7 @@ from paint.data.problems import Problem
 from paint.grading.contract import Grade
 from paint.lab.viewer.run import PageSpec, run_data
 from paint.models.policy import load_policy
-from runs import adapter, assert_same, changed, stored, train
+from runs import assert_untrained, changed, stored, train
 
 first_error = importlib.import_module("first_error")
 
@@ -80,9 +80,7 @@ def test_train_without_any_feedback_updates_nothing(
     [metrics] = read_metrics(tmp_path)
     assert metrics["kept_completions"] == metrics["gradient_norm"] == 0
     assert "step 1: no completion was learned from" in capsys.readouterr().out
-    fresh = dict(load_policy(config.model, seed=2).model.named_parameters())
-    for name, value in adapter(tmp_path).items():
-        assert value.equal(fresh[name.replace(".weight", ".default.weight")]), name
+    assert_untrained(tmp_path, config)
 
 
 def test_other_feedback_is_that_of_another_completion(tmp_path: Path) -> None:
@@ -142,10 +140,3 @@ def test_first_error_names_the_step_that_differs(problems: list[Problem]) -> Non
     assert first_error.grade(wrong, row).feedback == "$16-10 \\equiv 6$."
     cut = right[: right.index("\\times 3")]
     assert first_error.grade(cut, row).feedback == "$36\\times 3 \\equiv 8$."
-
-
-@pytest.mark.slow
-def test_feedback_training_is_the_same_by_other_micro_batches(tmp_path: Path) -> None:
-    for size in (1, 8):
-        train(small({"train": {"micro_batch_size": size}}), tmp_path / str(size))
-    assert_same(adapter(tmp_path / "1"), adapter(tmp_path / "8"), tolerance=1e-5)

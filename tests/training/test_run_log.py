@@ -4,19 +4,15 @@ from collections.abc import Sequence
 
 import pytest
 
-from paint.data.problems import Problem
 from paint.grading.contract import Grade, Item
 from paint.grading.graders import find_grader
-from paint.inference.engine import Completion
 from paint.inference.rollouts import Rollout
 from paint.training.run_log import equal_rewards, grade_metrics
+from runs import completed
 
 
 def graded(grades: Sequence[Grade | None]) -> list[Rollout]:
-    problem, completion = Problem("p", "s", "a", "1"), Completion((1,), (), truncated=False)
-    return [
-        Rollout(row, problem, [1], completion, "", grade=grade) for row, grade in enumerate(grades)
-    ]
+    return [completed(row, grade=grade) for row, grade in enumerate(grades)]
 
 
 @pytest.mark.parametrize(

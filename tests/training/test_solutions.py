@@ -18,18 +18,14 @@ from paint.core.display import Clock, Display
 from paint.core.extensions import spec_of
 from paint.core.schedules import linear
 from paint.data.problems import Problem
-from paint.grading.mathematics import MathGrader
 from paint.inference.engine import Completion
-from paint.inference.local import LocalEngine
 from paint.inference.rollouts import Rollout
 from paint.models.policy import Policy, load_policy
-from paint.models.teacher import open_teacher
 from paint.objective.loss import paint_loss
 from paint.resolve.algorithm import Algorithm
-from paint.resolve.check import check_config
 from paint.training.solutions import add_gradient_of_solutions
 from paint.training.train_step import Batch, Setup, accumulate
-from runs import changed, train
+from runs import changed, opened_setup, train
 
 SMALL: dict[str, dict[str, Any]] = {
     "data": {"limit": 4},
@@ -84,17 +80,7 @@ def test_solutions_beside_distillation_match_the_reference_in_float64(
     # Solutions of several lengths.
     chosen = sorted(problems[:40], key=lambda problem: len(problem.solution))[::16]
     rollouts = written(policy, chosen, samples)
-    with MathGrader() as grader:
-        setup = Setup(
-            check_config(config),
-            policy,
-            open_teacher(policy, config.teacher),
-            problems,
-            LocalEngine(policy, batch_size=1),
-            torch.optim.AdamW(policy.trainable),
-            accelerator,
-            grader,
-        )
+    with opened_setup(config, policy, accelerator, problems) as setup:
         batch: Batch = [(r.row, r.problem) for r in rollouts]
         figures = add_gradient_of_solutions(setup, batch, 1, Clock(Display()))
         rollouts = add_teacher_prompts(setup, rollouts, 1)

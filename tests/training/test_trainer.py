@@ -18,7 +18,6 @@ from safetensors.torch import load_file, save_file
 
 from conftest import logits_alone
 from paint import NonFiniteError
-from paint.algorithms.variant import Variant
 from paint.config.recipe import from_table
 from paint.config.run_folder import (
     RunError,
@@ -27,10 +26,8 @@ from paint.config.run_folder import (
     read_run,
     read_run_json,
 )
-from paint.config.schema import Config, ConfigError, Reduction
-from paint.core.display import Clock
+from paint.config.schema import Config, Reduction
 from paint.core.distributed import sum_gradients
-from paint.core.extensions import spec_of
 from paint.core.storage import CorruptFileError, write_json
 from paint.data.problems import Problem, batch_indices
 from paint.grading.contract import Grade
@@ -47,7 +44,7 @@ from paint.resolve.structure import linear_layers
 from paint.training.checkpoint import RanksDiffer
 from paint.training.loop import log_step
 from paint.training.run_log import append_metrics, step_metrics
-from paint.training.train_step import Batch, Setup, StepResult
+from paint.training.train_step import Setup
 from processes import on_full_disk, started, train_command
 from runs import (
     adapter,
@@ -61,7 +58,6 @@ from runs import (
     train_by_two_ranks,
     train_in_parts,
     wait_for,
-    write_problems,
 )
 from tiny_models import save_tiny, tiny_config, tiny_model
 from verdicts import is_correct
@@ -511,23 +507,6 @@ def test_resume_checkpoint_of_other_step_or_run_is_refused(run: Path, tmp_path: 
             go_on(folder)
 
 
-@pytest.mark.slow
-def test_resume_with_other_problems_is_refused(tmp_path: Path, problems: list[Problem]) -> None:
-    names = ("problem", "solution", "answer")
-    rows = [{name: getattr(p, name) for name in names} for p in problems[:12]]
-    path = tmp_path / "problems.jsonl"
-    data = {"path": write_problems(path, rows)}
-    config = small(data=data, train={"steps": 2, "checkpoint_every": 1})
-    train(config, tmp_path / "run")
-    write_problems(path, reversed(rows))
-    longer = config.changed("train", steps=3)
-    with pytest.raises(RunError, match=rf"problems.*{path}"):
-        train(longer, tmp_path / "run", resume=True)
-    write_problems(path, rows)
-    train(longer, tmp_path / "run", resume=True)
-    assert len(read_metrics(tmp_path / "run")) == 3
-
-
 def test_non_finite_loss_ends_run_and_keeps_checkpoints(tmp_path: Path) -> None:
     config = small(train={"steps": 6, "learning_rate": 1e30, "checkpoint_every": 1})
     with pytest.raises(NonFiniteError, match=r"train\.learning_rate"):
@@ -668,16 +647,3 @@ def test_metrics_full_disk_names_file_and_run(run: Path, tmp_path: Path) -> None
     said = f"{path}: File too large; free some space, then `paint resume {folder}`"
     assert str(error.value) == said
     assert path.read_bytes() == before
-
-
-class NormOfNothing(Variant):
-    def step(self, setup: Setup, batch: Batch, step_index: int, clock: Clock) -> StepResult:
-        scored, _ = super().step(setup, batch, step_index, clock)
-        return scored, math.nan
-
-
-def test_train_step_with_a_norm_that_is_not_finite_is_refused(tmp_path: Path) -> None:
-    config = small(train={"method": spec_of(NormOfNothing)})
-    with pytest.raises(ConfigError, match="step returned the gradient norm nan"):
-        train(config, tmp_path / "run")
-    assert latest_checkpoint(tmp_path / "run") is None

@@ -232,7 +232,6 @@ class Conversations:
         return reply
 
     def _call_tools(self, talks: Sequence[_Talk], replies: Sequence[Reply]) -> None:
-        """Answer the calls of all conversations, each by its result or what is wrong with it."""
         asked: list[tuple[Episode, str, Mapping[str, Any]]] = []
         for talk, reply in zip(talks, replies, strict=True):
             if not talk.ended:

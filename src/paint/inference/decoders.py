@@ -32,8 +32,6 @@ WIDTHS = 4  # widths of graphs between a power of two and the next
 
 
 class _Decoder:
-    """What both decoders share."""
-
     def __init__(self, base: PreTrainedModel) -> None:
         self.decoder = base.get_decoder()
         self.device = base.device
@@ -51,7 +49,6 @@ class _Decoder:
 
     @property
     def nbytes(self) -> int:
-        """Size of the buffers."""
         return 0
 
     def forget(self) -> None:
@@ -218,8 +215,6 @@ class StaticDecoder(_Decoder):
 
 
 class _StaticLayer(DynamicLayer):  # type: ignore[misc]
-    """Keys and values of all slots in one layer."""
-
     def __init__(self, layout: _Layout) -> None:
         super().__init__()
         self.layout = layout

@@ -30,8 +30,6 @@ class ServerStartError(EngineError):
 
 @dataclass(frozen=True)
 class Sampling:
-    """Sampling parameters."""
-
     temperature: float  # logits are divided by it; 0 is greedy
     top_p: float  # smallest set of tokens whose mass reaches this share, in (0, 1]; 1 is off
     top_k: int  # number of likeliest tokens kept; -1 is off
@@ -39,7 +37,6 @@ class Sampling:
 
 
 def sampling_from(section: cfg.RolloutConfig) -> Sampling:
-    """Sampling parameters of the section rollout."""
     return Sampling(section.temperature, section.top_p, section.top_k, section.max_new_tokens)
 
 

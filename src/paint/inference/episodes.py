@@ -103,7 +103,6 @@ class Episodes:
     def open(
         self, rows: Sequence[Mapping[str, Any]], seeds: Sequence[int]
     ) -> list[tuple[Episode, Opening]]:
-        """Begin a conversation about each row."""
         episodes = [self._new() for _ in rows]
         begun = self._at_once(list(map(self._reset, episodes, rows, seeds)))
         return list(zip(episodes, begun, strict=True))

@@ -50,7 +50,6 @@ class GraphedStep:
 
     # The step is an argument, since its owner has this object: a cycle would keep both in memory.
     def run(self, step: Step, shape: Hashable) -> None:
-        """Do one step of this shape."""
         if not self.enabled:
             step()
         elif shape in self.graphs:
@@ -114,11 +113,9 @@ class GraphedStep:
         self.warn(f"engine: no CUDA graphs, since {reason}; decoding is several times slower")
 
     def copy(self) -> list[Tensor]:
-        """Return a copy of the state."""
         return [part.clone() for part in self.state]
 
     def restore(self, values: Sequence[Tensor]) -> None:
-        """Set the state to an earlier one."""
         for part, value in zip(self.state, values, strict=True):
             part.copy_(value)
 

@@ -185,7 +185,6 @@ class _Sampler:
         self.weights = _weights(policy)
 
     def refill(self, waiting: deque[SlotRow], beginning: Text) -> None:
-        """Give waiting rows the free slots, if enough are free."""
         free = len(self.slots.free)
         count = len(self.slots.rows)
         is_enough = free * REFILL >= count if self.decoder.is_static else free == count

@@ -18,7 +18,7 @@ from paint.resolve.check import INSTALL, check_config
 from paint.resolve.plan import Machine, make_plan
 
 LIBRARIES = ("torch", "transformers", "peft", "accelerate", "tokenizers", "numpy")
-"""The libraries that are shown where paint is not installed."""
+"""The libraries whose versions run.json has, and that are shown where paint is not installed."""
 
 SHORT_DTYPES = ("bfloat16", "float16")
 

@@ -184,19 +184,14 @@ def conversation_record(conversation: Conversation) -> dict[str, Any]:
 
 
 def read_conversation(record: Mapping[str, Any], problem: Problem) -> Conversation:
-    """Read the conversation of ``conversation_record``. Raises ValueError for what is none."""
-    try:
-        turns = tuple(Turn(**turn) for turn in record["turns"])
-        messages = tuple(record["messages"])
-        opening = tuple((role, text) for role, text in record.get("opening", ()))
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"its conversation is none: {error}") from error
+    """Read the conversation of ``conversation_record``. Raises as ``read_rollout``."""
+    opening = tuple((role, text) for role, text in record.get("opening", ()))
     given = record.get("grade")
     if opening:
         problem = replace(problem, problem=opening[-1][1], turns=opening)
     return Conversation(
-        turns,
-        messages,
+        tuple(Turn(**turn) for turn in record["turns"]),
+        tuple(record["messages"]),
         record.get("ended", "end"),
         problem,
         Grade(**given) if given else None,

@@ -24,7 +24,6 @@ class SlotRow:
 
     @property
     def text(self) -> tuple[int, ...]:
-        """All tokens of the row so far."""
         return (*self.prompt, *self.ids)
 
 
@@ -56,7 +55,6 @@ class Slots:
 
     @property
     def free(self) -> list[int]:
-        """Slots without a row."""
         return [slot for slot, row in enumerate(self.rows) if row is None]
 
     @property
@@ -94,11 +92,9 @@ class Slots:
         return torch.rand(self.limit, generator=torch.Generator().manual_seed(seed))
 
     def positions(self) -> Int[Tensor, " b"]:
-        """Return the position of every slot's next input."""
         return (self.prompt_ends + self.counts)[: self.size]
 
     def next_uniforms(self) -> Float[Tensor, " b"]:
-        """Return the uniform numbers by which the next tokens are drawn."""
         counts = self.counts[: self.size]
         return self.uniforms[: self.size].gather(1, counts[:, None])[:, 0]
 
@@ -141,7 +137,6 @@ class Slots:
         return taken
 
     def take_all(self) -> list[SlotRow]:
-        """Take all rows out of their slots."""
         return self.take([slot for slot, row in enumerate(self.rows) if row is not None])
 
     def shrink(self, smallest: int) -> tuple[list[int], list[int]]:

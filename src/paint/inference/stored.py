@@ -45,8 +45,6 @@ MOST_NAMED = 5
 
 @dataclass(frozen=True)
 class StoredRow:
-    """A stored rollout, as it was found."""
-
     place: str
     values: dict[str, Any]  # completion_ids or text, and further columns where known
     seed: int | None = None  # that it was sampled with; None if unknown

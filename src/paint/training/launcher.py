@@ -53,8 +53,6 @@ class RanksEnded(PaintError):
 
 @dataclass(frozen=True)
 class GpuPlacement:
-    """What runs where."""
-
     trainers: tuple[str, ...]  # the GPU of each rank
     servers: tuple[str, ...]  # the GPUs of each server, as ``rollout.server_gpus``
     shared: bool  # the same GPUs train and serve, in turns
@@ -141,11 +139,15 @@ def on_gpus(gpus: int, run: Resolved, *, ranks: int) -> Iterator[Resolved]:
     if not gpus:
         yield run
         return
-    run = enable_servers(run)
-    placement = place_ranks(gpus, run, ranks)
-    LOGGER.info("gpus: %s", placement)
+    placement, run = _placed(enable_servers(run), gpus, ranks)
     with _visible_gpus(placement):
-        yield with_servers(run, placement)
+        yield run
+
+
+def _placed(run: Resolved, gpus: int, most: int) -> tuple[GpuPlacement, Resolved]:
+    placement = place_ranks(gpus, run, most)
+    LOGGER.info("gpus: %s", placement)
+    return placement, with_servers(run, placement)
 
 
 def run_training(
@@ -211,9 +213,7 @@ def train_on(
     """Train on so many GPUs, and return the exit status; one rank is ``train`` in this process."""
     # A resumed run keeps the engine that run.json has.
     begun = run if recipe is None else enable_servers(run)
-    placement = place_ranks(gpus, begun, gpus)
-    LOGGER.info("gpus: %s", placement)
-    run = with_servers(begun, placement)
+    placement, run = _placed(begun, gpus, gpus)
     count = len(placement.trainers)
     if count <= 1:
         with _visible_gpus(placement):
@@ -241,7 +241,6 @@ def train_on(
 
 
 def _run_ranks(command: Sequence[str], pins: dict[str, str]) -> int:
-    """Start the ranks and pass signals on; return the exit status."""
     # ``python -m`` would import modules from the working directory first.
     environment = dict(os.environ) | {"PYTHONSAFEPATH": "1"} | pins
     # Longer than torchrun's agent, which this ends, gives its ranks to finish their step.

@@ -129,7 +129,6 @@ def _take_step(
 
 
 def _is_checkpoint(config: TrainConfig, done: int) -> bool:
-    """Return whether the student after so many steps is kept and validated."""
     return done % config.checkpoint_every == 0 or done == config.steps
 
 

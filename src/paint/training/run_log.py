@@ -40,6 +40,7 @@ from paint.core.versions import versions
 from paint.data.problems import SOURCE
 from paint.evaluation.grade import is_repetitive
 from paint.grading.contract import Grade
+from paint.inference.machine import LIBRARIES
 from paint.inference.rollouts import Rollout, rollout_row
 from paint.objective.loss_options import Objective
 from paint.training.log_probs import logprob_mismatches, off_policy_metrics
@@ -49,8 +50,6 @@ OF_SOURCES = ("reward", "accuracy", "kl", "loss")
 
 FRACTIONS = {"clipped": "clip_frac", "selected": "selected_frac"}
 UNAVERAGED = {"student_log_prob", "teacher_log_prob", "tempered_log_prob", "entropy_ratio"}
-
-LIBRARIES = ("torch", "transformers", "peft", "accelerate", "tokenizers", "numpy")
 
 
 @contextmanager
@@ -170,7 +169,6 @@ def source_digests(config: Config) -> dict[str, str]:
 
 
 def append_metrics(folder: Path, metrics: Mapping[str, float]) -> None:
-    """Append the metrics of a step to metrics.jsonl."""
     path = folder / "metrics.jsonl"
     with _or_run_error(path, folder):
         storage.append_jsonl(path, [metrics])
@@ -339,14 +337,12 @@ def describe_phases(steps: Sequence[Mapping[str, float]], seconds: float) -> str
 
 
 def write_rollouts(folder: Path, step: int, records: Sequence[Mapping[str, object]]) -> None:
-    """Write a step's rollouts, one JSON object a line."""
     path = step_folder(folder / "rollouts", step).with_suffix(".jsonl")
     with _or_run_error(path, folder):
         storage.write_jsonl(path, records)
 
 
 def replace_config(folder: Path, config: Config) -> None:
-    """Write another config to run.json."""
     before, table = read_run_json(folder), to_table(config)
     if before["config"] == table:
         return

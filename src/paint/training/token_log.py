@@ -28,7 +28,6 @@ ABOUT = ("row", "problem_id", "position", "token_id", "token")
 
 
 def tokens_path(folder: Path, step: int) -> Path:
-    """Path of the token file of a step."""
     return step_folder(folder / "tokens", step).with_suffix(".parquet")
 
 

@@ -157,7 +157,6 @@ def minibatch(setup: Setup, step_index: int) -> list[tuple[int, Problem]]:
 
 
 def prompted_rows(setup: Setup, batch: Batch, step_index: int) -> list[PromptedRow]:
-    """Return a step's rows with the student's prompts."""
     write = setup.policy.student_prompt
     return [PromptedRow(step_index, row, problem, write(problem)) for row, problem in batch]
 

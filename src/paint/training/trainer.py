@@ -107,8 +107,6 @@ def train(
 
 @dataclass(frozen=True)
 class _Site:
-    """Where a run trains."""
-
     folder: Path
     accelerator: Accelerator
     display: Display

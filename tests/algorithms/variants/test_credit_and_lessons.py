@@ -10,11 +10,9 @@ from paint.algorithms.variants.sipo import Sipo
 from paint.algorithms.variants.u_opsd import UOpsd, lesson, lesson_view
 from paint.config.run_folder import read_metrics
 from paint.data.problems import Problem
-from paint.inference.engine import Completion
-from paint.inference.rollouts import Rollout
 from paint.models.policy import Policy
 from paint.resolve.check import check_config
-from runs import changed, stored, train, variant, write_problems
+from runs import changed, completed, stored, train, variant, write_problems
 
 SMALL: dict[str, dict[str, Any]] = {
     "rollout": {"max_new_tokens": 24, "batch_size": 8},
@@ -53,12 +51,6 @@ def test_credit_without_range_is_grpo(tmp_path: Path) -> None:
         assert (found == pytest.approx(expected, rel=1e-4)) == (used == 0)
 
 
-def said(text: str, tokens: int, row: int) -> Rollout:
-    """A completion of a row."""
-    completion = Completion((0,) * tokens, (), truncated=False)
-    return Rollout(row, Problem("p", "", "", "p"), [0], completion, text)
-
-
 @pytest.mark.parametrize(
     ("answers", "expected"),
     [
@@ -74,13 +66,13 @@ def test_u_opsd_lesson_is_majority_for_longest_other(
 ) -> None:
     texts = [f"\\boxed{{{a}}}" if a != "-" else "" for a in answers.split()]
     texts[0] = f"long {texts[0]}"
-    group = [said(text, 5 + row, row) for row, text in enumerate(texts)]
+    group = [completed(row, 5 + row, text) for row, text in enumerate(texts)]
     assert lesson(group, 0.5) == expected
 
 
 def test_u_opsd_lesson_with_special_text_is_that_without_it(policy: Policy) -> None:
     end = policy.tokenizer.eos_token
-    run, rollout = check_config(changed("demo-paint", GROUPS, variant(UOpsd))), said("1", 1, 0)
+    run, rollout = check_config(changed("demo-paint", GROUPS, variant(UOpsd))), completed(text="1")
     marked = lesson_view(policy, run, rollout, f"So{end} it is 7.")
     assert marked.prompt == lesson_view(policy, run, rollout, "So it is 7.").prompt
     assert lesson_view(policy, run, rollout, None).prompt == policy.teacher_prompt(
@@ -91,7 +83,7 @@ def test_u_opsd_lesson_with_special_text_is_that_without_it(policy: Policy) -> N
 def test_u_opsd_lesson_over_the_limit_is_none(policy: Policy) -> None:
     limit = {"data": {"max_prompt_tokens": 300}}
     run = check_config(changed("demo-paint", GROUPS, limit, variant(UOpsd)))
-    short, long = (lesson_view(policy, run, said("1", 1, 0), "7. " * n) for n in (1, 200))
+    short, long = (lesson_view(policy, run, completed(text="1"), "7. " * n) for n in (1, 200))
     assert (short.context, short.refused_tokens) == ("7. ", 0)
     assert long.context is None
     assert long.refused_tokens > 300 >= len(long.prompt)

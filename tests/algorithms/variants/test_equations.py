@@ -19,16 +19,13 @@ from paint.algorithms.variants.sdar import Sdar
 from paint.config.recipe import find_recipe, read_recipe
 from paint.core.display import Clock, Display
 from paint.data.problems import Problem
-from paint.grading.mathematics import MathGrader
 from paint.inference.engine import Completion
-from paint.inference.local import LocalEngine
 from paint.inference.rollouts import Rollout
 from paint.models.policy import load_policy
-from paint.models.teacher import open_teacher
 from paint.resolve.check import check_config
 from paint.training import train_step
 from paint.training.train_step import Setup
-from runs import changed, variant
+from runs import changed, opened_setup, variant
 
 ADVANTAGES = (1.25, -0.75, 0.0, -0.5)  # exact in float32, in which weights of tokens are
 SMALL: dict[str, dict[str, Any]] = {
@@ -51,18 +48,7 @@ def opened(
     policy = load_policy(DEMO, seed=0)
     move(policy)
     policy.model.double()
-    resolved = check_config(config)
-    with MathGrader() as grader:
-        setup = Setup(
-            resolved,
-            policy,
-            open_teacher(policy, config.teacher),
-            [problem],
-            LocalEngine(policy, batch_size=1),
-            torch.optim.AdamW(policy.trainable),
-            accelerator,
-            grader,
-        )
+    with opened_setup(config, policy, accelerator, [problem]) as setup:
         prompt, ids = policy.student_prompt(problem), policy.solution_ids(problem.solution)
         rollouts = []
         for row, advantage in enumerate(ADVANTAGES):
@@ -70,8 +56,9 @@ def opened(
             completion = Completion(cut, (0.0,) * len(cut), truncated=True)
             rollouts.append(Rollout(row, problem, prompt, completion, policy.decode(cut)))
             rollouts[-1] = replace(rollouts[-1], metrics={"advantage": advantage})
-        assert isinstance(resolved.algorithm, method)
-        yield resolved.algorithm, setup, add_teacher_prompts(setup, rollouts, 0)
+        algorithm = setup.resolved.algorithm
+        assert isinstance(algorithm, method)
+        yield algorithm, setup, add_teacher_prompts(setup, rollouts, 0)
 
 
 def assert_is(setup: Setup, rollouts: Sequence[Rollout], value: Tensor, terms: Terms) -> None:

@@ -10,11 +10,9 @@ from paint.config.run_folder import read_metrics
 from paint.core.display import Display
 from paint.data.problems import Problem
 from paint.grading.contract import Grade
-from paint.inference.engine import Completion
 from paint.inference.rollouts import Rollout
-from paint.models.policy import load_policy
 from paint.training.token_log import read_tokens, tokens_path
-from runs import adapter, changed, stored, train, variant, write_problems
+from runs import assert_untrained, changed, completed, stored, train, variant, write_problems
 
 SMALL: dict[str, dict[str, Any]] = {
     "data": {"limit": 100},
@@ -26,8 +24,7 @@ SMALL: dict[str, dict[str, Any]] = {
 
 
 def graded(row: int, reward: float, tokens: int) -> Rollout:
-    completion = Completion((7,) * tokens, (-1.0,) * tokens, truncated=False)
-    return Rollout(row, Problem("p", "s", "a", "1"), [1], completion, "", grade=Grade(reward))
+    return completed(row, tokens, grade=Grade(reward))
 
 
 @pytest.mark.parametrize(
@@ -80,8 +77,4 @@ def test_train_step_without_kept_completion_has_no_loss_and_no_gradient(
     for metrics in read_metrics(tmp_path / "run"):
         assert metrics["kept_completions"] == metrics["gradient_norm"] == metrics["accuracy"] == 0
         assert "loss" not in metrics
-    fresh = dict(load_policy(config.model, seed=0).model.named_parameters())
-    trained = adapter(tmp_path / "run")
-    assert trained
-    for name, value in trained.items():
-        assert value.equal(fresh[name.replace(".weight", ".default.weight")]), name
+    assert_untrained(tmp_path / "run", config)

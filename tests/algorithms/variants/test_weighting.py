@@ -16,15 +16,12 @@ from paint.algorithms.variants.on_correct import OnCorrect
 from paint.config.run_folder import read_metrics
 from paint.config.schema import Config, ConfigError, ObjectiveConfig
 from paint.core.extensions import spec_of
-from paint.data.problems import Problem
 from paint.grading.contract import Grade
-from paint.inference.engine import Completion
-from paint.inference.rollouts import Rollout
 from paint.training import train_step
 from paint.training.token_log import read_tokens, tokens_path
 from paint.training.train_step import Setup
 from paint.training.weighting import mean_one, mean_one_by_completion
-from runs import Sections, adapter, assert_same, changed, stored, train, variant
+from runs import Sections, adapter, assert_same, changed, completed, stored, train, variant
 
 SMALL: dict[str, dict[str, Any]] = {
     "data": {"limit": 100},
@@ -37,13 +34,6 @@ SMALL: dict[str, dict[str, Any]] = {
 
 def small(sections: Sections | None = None, **objective: Any) -> Config:
     return changed("demo-paint", SMALL, {"objective": objective}, sections or {})
-
-
-def said(row: int, tokens: int, is_correct: bool) -> Rollout:
-    """A graded completion of so many tokens."""
-    completion = Completion((7,) * tokens, (-1.0,) * tokens, truncated=False)
-    problem, grade = Problem("p", "s", "a", "1"), Grade(float(is_correct))
-    return Rollout(row, problem, [1], completion, "", grade=grade)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +52,11 @@ def test_mean_one_weights_of_verdicts_have_mean_one(
 ) -> None:
     algorithm = OnCorrect()
     algorithm.options = on_correct.Options(correct_weight=correct, wrong_weight=wrong)
-    rollouts = [said(0, 5, True), said(1, 3, False), said(2, 1, False)]
+    rewards = {5: 1.0, 3: 0.0, 1: 0.0}  # by the tokens
+    rollouts = [
+        completed(row, tokens, grade=Grade(reward))
+        for row, (tokens, reward) in enumerate(rewards.items())
+    ]
     found = mean_one(rollouts, algorithm.weight, ObjectiveConfig(**options))
     assert list(found) == [0, 1, 2]
     assert list(found.values()) == pytest.approx(expected)

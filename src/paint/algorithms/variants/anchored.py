@@ -25,8 +25,6 @@ class Options:
 
 
 class Anchored(Variant):
-    """PAINT with a teacher between its own distribution and the base model's."""
-
     options: Options
 
     def check(self, config: Config) -> None:

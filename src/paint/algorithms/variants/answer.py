@@ -19,8 +19,6 @@ from paint.training.weighting import mean_one_by_completion
 
 
 class AnswerAlone(Variant):
-    """PAINT on the tokens of the boxed answer."""
-
     def score(self, setup: ts.Setup, rollouts: Sequence[Rollout]) -> ts.Scores:
         teacher = teacher_hidden_states(setup, rollouts)
         student = ts.student_hidden_states(setup, rollouts)

@@ -44,8 +44,6 @@ class Options:
 
 
 class BetaOpsd(Variant):
-    """OPSD towards a target on the way from the student to the teacher."""
-
     uses_policy_gradient = True
     options: Options
 

@@ -31,13 +31,10 @@ class Options:
 
 
 class ByVerdict(Variant):
-    """PAINT whose divergence depends on the verdict."""
-
     needs_grades = True
     options: Options
 
     def score(self, setup: ts.Setup, rollouts: Sequence[Rollout]) -> ts.Scores:
-        """Both losses on all tokens, each counted where it applies."""
         divergence = find_divergence(self.options.wrong_divergence)
         for_wrong = replace(setup, resolved=replace(setup.resolved, divergence=divergence))
         teacher = teacher_hidden_states(setup, rollouts)

@@ -24,8 +24,6 @@ class Options:
 
 
 class Contrast(Variant):
-    """PAINT with a contrast of two contexts as target."""
-
     options: Options
 
     def step(

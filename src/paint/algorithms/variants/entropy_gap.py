@@ -29,8 +29,6 @@ Statistics = Mapping[str, Tensor]
 
 
 class EntropyGap(Variant):
-    """PAINT whose tokens weigh by their statistics."""
-
     def weights(self, stats: Statistics, lengths: Sequence[int]) -> Float[Tensor, " n"]:
         """Return weights, at least 0, of the tokens of some completions, one after the other.
 

@@ -33,8 +33,6 @@ class Options:
 
 
 class Oasis(Variant):
-    """PAINT or OPSD on some of a problem's completions."""
-
     needs_grades = True
     options: Options
 

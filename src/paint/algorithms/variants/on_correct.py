@@ -27,8 +27,6 @@ class Options:
 
 
 class OnCorrect(Variant):
-    """PAINT whose completions weigh by their verdicts."""
-
     needs_grades = True
     options: Options
 

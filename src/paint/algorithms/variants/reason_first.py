@@ -31,8 +31,6 @@ class Options:
 
 
 class ReasonFirst(Variant):
-    """PAINT whose teacher reasons before it scores."""
-
     options: Options
 
     def step(

@@ -24,8 +24,6 @@ class Options:
 
 
 class Rewarded(RewardedVariant):
-    """PAINT plus a weighted GRPO."""
-
     options: Options
 
     def score(self, setup: ts.Setup, rollouts: Sequence[Rollout]) -> ts.Scores:

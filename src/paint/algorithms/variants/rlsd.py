@@ -35,8 +35,6 @@ class Options:
 
 
 class Rlsd(RewardedVariant):
-    """GRPO with the teacher's weight on each token's advantage."""
-
     options: Options
 
     def step(
@@ -54,7 +52,6 @@ class Rlsd(RewardedVariant):
     def weighted_score(
         self, setup: ts.Setup, weight: float, rollouts: Sequence[Rollout]
     ) -> ts.Scores:
-        """The loss of a micro-batch with this λ."""
         teacher, temperature = teacher_log_probs(setup, rollouts), setup.config.rollout.temperature
         log_prob = ts.student_log_probs(setup, rollouts, temperature).log_prob
         advantage = token_advantages(rollouts, log_prob.device)

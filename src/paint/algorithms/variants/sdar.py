@@ -32,8 +32,6 @@ class Options:
 
 
 class Sdar(RewardedVariant):
-    """GRPO plus a gated distillation of the sampled tokens."""
-
     options: Options
 
     def score(self, setup: ts.Setup, rollouts: Sequence[Rollout]) -> ts.Scores:

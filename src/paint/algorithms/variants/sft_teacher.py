@@ -35,8 +35,6 @@ class Options:
 
 
 class SftTeacher(Variant):
-    """Maximum likelihood of what the teacher answers with the context in its prompt."""
-
     options: Options
 
     @property
@@ -48,7 +46,6 @@ class SftTeacher(Variant):
         return bool(config.validation.path)
 
     def check(self, config: Config) -> None:
-        """Raise ConfigError for what the student would have to sample first."""
         engine = engine_of(config.rollout)
         faults = {
             "a rollout.engine in this process": engine.is_remote or engine.is_stored,

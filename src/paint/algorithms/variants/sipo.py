@@ -32,8 +32,6 @@ class Options:
 
 
 class Sipo(RewardedVariant):
-    """GRPO with a credit from two contexts; ``context.source`` is "answer"."""
-
     options: Options
 
     def step(

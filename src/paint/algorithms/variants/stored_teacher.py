@@ -27,8 +27,6 @@ from paint.training import train_step as ts
 
 
 class StoredTeacher(Algorithm):
-    """PAINT's loss on what is stored of a teacher."""
-
     def check(self, config: Config) -> None:
         if not engine_of(config.rollout).is_stored:
             raise ConfigError(
@@ -43,7 +41,6 @@ class StoredTeacher(Algorithm):
         return ts.learn(setup, rollouts, partial(self.score, setup), step_index, clock)
 
     def score(self, setup: ts.Setup, rollouts: Sequence[Rollout]) -> ts.Scores:
-        """The loss of a micro-batch, and values of its tokens by name."""
         tops = [_teacher_of(rollout, setup.config) for rollout in rollouts]
         student = ts.student_hidden_states(setup, rollouts)
         ids = torch.from_numpy(np.concatenate([top.ids for top in tops])).long()

@@ -34,8 +34,6 @@ class Options:
 
 
 class UOpsd(Algorithm):
-    """OPSD on the completions' own majority."""
-
     needs_context = True
     min_samples = 3
     options: Options

@@ -2,10 +2,8 @@
 
 import asyncio
 import os
-import ssl
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +73,6 @@ class VllmServer:
             # request would meet a closed one.
             limits=httpx2.Limits(max_connections=None, keepalive_expiry=2.0),
             trust_env=False,  # a proxy for the outside world does not know a cluster's machines
-            verify=_certificates(),
         )
 
     def fork(self) -> "VllmServer":
@@ -85,7 +82,6 @@ class VllmServer:
         return server
 
     async def healthy(self) -> bool:
-        """Return whether it responds and its engine runs."""
         try:
             await self._ask("GET", "/health", seconds=HEALTH_SECONDS)
         except EngineError:
@@ -172,7 +168,6 @@ class VllmServer:
 
     @retried
     async def wake(self) -> None:
-        """Load the weights on the GPU again."""
         await self._ask("POST", "/wake_up")
 
     async def close(self) -> None:
@@ -237,8 +232,3 @@ def read_completion(
             f"its --max-model-len and stop settings"
         )
     return tuple(ids), tuple(map(float, log_probs))
-
-
-@cache  # reading them takes 40 ms
-def _certificates() -> ssl.SSLContext:
-    return httpx2.create_ssl_context(trust_env=False)
