@@ -57,11 +57,7 @@ def setting_flags(kind: Any, prefix: str = "") -> dict[str, Flag]:
 
 
 def read_words(words: Sequence[str], flags: Mapping[str, Flag]) -> Words:
-    """Divide a line into positional words, parameters and settings; the last of a flag counts.
-
-    Raises ConfigError for an unknown flag, a missing value, a parameter's value of another type or
-    out of its range, and a secret, which is not repeated.
-    """
+    """Divide a line into positional words, parameters and settings; the last of a flag counts."""
     found = Words([], {}, {})
     rest = list(words)
     while rest:
@@ -125,10 +121,7 @@ def _values_after(flag: str, kind: Any, rest: list[str], *, is_off: bool) -> lis
 def positional_values(
     parameters: Sequence[tuple[Parameter, Any]], words: Words, command: str
 ) -> dict[str, Any]:
-    """Return the values of a command's positional parameters, each given with its type.
-
-    Raises ConfigError for one that is missing, one too many, and one of another type.
-    """
+    """Return the values of a command's positional parameters, each given with its type."""
     found: dict[str, Any] = {}
     rest = list(words.positional)
     missing = []
