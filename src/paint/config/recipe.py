@@ -84,6 +84,7 @@ def find_recipe(name: str) -> Path:
     if name in shipped:
         return shipped[name]
     if _folder_of(name) is not None:
+        find_recipes(name)  # refuses a run, and a folder without recipes
         raise ConfigError(
             f"{name} is a folder of recipes, which `paint compare` trains; here name one of them"
         )
