@@ -20,7 +20,7 @@ from paint.config.recipe import (
     to_table,
 )
 from paint.config.run_folder import FACTS, read_run
-from paint.config.schema import Config, ConfigError, ContextConfig, TrainConfig
+from paint.config.schema import Config, ConfigError, TrainConfig
 from paint.core.storage import write_json
 from paint.lab.recipes import read_recipes
 from paint.objective.masking import Placement
@@ -340,10 +340,6 @@ def test_read_recipes_share_paths_rollouts_and_controls() -> None:
     assert stored == {"demo-opsd", "demo-paint-wrong-answer", "demo-paint"}
     control = differences(read["demo-paint"], read["demo-paint-wrong-answer"])
     assert control == ["context.source: ['solution'] -> ['wrong_answer']"]
-
-
-def test_text_for_a_list_is_a_list_of_one() -> None:
-    assert from_table({"context": {"source": "none"}}).context == ContextConfig(source=("none",))
 
 
 def test_other_names_stand_for_settings_and_are_none() -> None:

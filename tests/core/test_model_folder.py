@@ -72,7 +72,3 @@ def test_folder_of_model_is_none_of_these(tmp_path: Path) -> None:
     assert other_than_model(own) == ""
     (own / "tokenizer.json").rename(own / "tokenizer.model")
     assert other_than_model(own) == ""
-    bare = model(tmp_path / "bare", *TOKENIZER, "model*")
-    assert other_than_model(bare, complete=False) == ""  # a plan reads config.json alone
-    files(bare, adapter_config_json=ADAPTER)
-    assert "is an adapter" in other_than_model(bare, complete=False)

@@ -10,26 +10,14 @@ import torch
 
 from extensions.reward_weighted import RewardWeighted
 from paint.config.run_folder import read_metrics, read_run
-from paint.config.schema import TrainConfig
 from paint.core.errors import ConfigError, NonFiniteError
-from paint.core.extensions import OptionTable, spec_of
+from paint.core.extensions import spec_of
 from paint.inference.rollouts import Rollout
-from paint.resolve.algorithm import ALGORITHMS, find_algorithm
 from paint.training import train_step as ts
 from paint.training.step_checks import require_scores
 from runs import adapter, changed, stored, train
 
 SPEC = "extensions.reward_weighted:RewardWeighted"
-
-
-def test_find_algorithm_built_in_properties() -> None:
-    found = {name: find_algorithm(TrainConfig(method=name)) for name in ALGORITHMS}
-    assert list(found) == ["distillation", "grpo", "sft"]
-    assert [a.needs_teacher for a in found.values()] == [True, False, False]
-    with_kl = TrainConfig(method="grpo", options=OptionTable({"kl": 0.1}))
-    assert find_algorithm(with_kl).needs_teacher
-    assert [a.min_samples for a in found.values()] == [1, 2, 1]
-    assert [a.needs_rollouts for a in found.values()] == [True, True, False]
 
 
 def test_train_outside_algorithm_learns_from_correct_completions(tmp_path: Path) -> None:

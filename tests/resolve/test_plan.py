@@ -48,37 +48,30 @@ def plan_of(config: Config, gpus: int = 1, memory: float = 0.0, split: Split | N
     return make_plan(check_config(config), Machine(gpus, memory), split)
 
 
-def split_of(config: Config, gpus: int, *, server: int = 1) -> Split:
-    return choose_split(check_config(config), gpus, server=server)
-
-
 def of_model(path: str, config: Config = SERVED, **changes: object) -> Config:
     return config.changed("model", path=path, **({"dtype": "bfloat16"} | changes))
 
 
-def test_choose_split_without_owned_server_uses_ranks_only() -> None:
-    assert split_of(RECIPE, 8) == Split(8, 0, False, 'rollout.engine is "auto"')
-    split = split_of(SERVED.changed("rollout", urls=("http://a:1",)), 8)
-    assert (split.trainers, split.servers, split.shared) == (8, 0, False)
-    sft = replace(SERVED, train=TrainConfig(method="sft"))
-    assert split_of(sft, 4).servers == 0
-
-
-def test_choose_split_one_gpu_or_colocate_shares_gpus() -> None:
-    assert split_of(SERVED, 1).shared
-    split = split_of(SERVED.changed("rollout", colocate=True), 8)
-    assert (split.trainers, split.servers, split.shared) == (8, 8, True)
-
-
 @pytest.mark.parametrize(
-    ("gpus", "server", "trainers", "servers"),
-    [(2, 1, 1, 1), (5, 1, 3, 2), (3, 2, 1, 2), (6, 2, 4, 2), (6, 4, 2, 4)],
+    ("config", "gpus", "server", "expected"),
+    [
+        (RECIPE, 8, 1, (8, 0, False)),
+        (SERVED.changed("rollout", urls=("http://a:1",)), 8, 1, (8, 0, False)),
+        (replace(SERVED, train=TrainConfig(method="sft")), 4, 1, (4, 0, False)),
+        (SERVED, 1, 1, (1, 1, True)),
+        (SERVED.changed("rollout", colocate=True), 8, 1, (8, 8, True)),
+        (SERVED, 2, 1, (1, 1, False)),
+        (SERVED, 5, 1, (3, 2, False)),
+        (SERVED, 3, 2, (1, 2, False)),
+        (SERVED, 6, 2, (4, 2, False)),
+        (SERVED, 6, 4, (2, 4, False)),
+    ],
 )
-def test_choose_split_half_of_gpus_serve_in_complete_servers(
-    gpus: int, server: int, trainers: int, servers: int
+def test_choose_split_half_of_gpus_serve_in_complete_servers_where_the_run_owns_some(
+    config: Config, gpus: int, server: int, expected: tuple[int, int, bool]
 ) -> None:
-    split = split_of(SERVED, gpus, server=server)
-    assert (split.trainers, split.servers, split.shared) == (trainers, servers, False)
+    split = choose_split(check_config(config), gpus, server=server)
+    assert (split.trainers, split.servers, split.shared) == expected
 
 
 def test_server_of_large_model_takes_fewest_gpus() -> None:

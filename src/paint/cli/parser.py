@@ -33,7 +33,6 @@ from paint.config.recipe import (
 from paint.config.schema import Config, ConfigError, EvaluationConfig
 from paint.core.errors import format_short
 from paint.core.extensions import OptionTable, named_options, option_fields, values_of
-from paint.core.settings import Check
 from paint.core.trust import UntrustedError, trust_records, vouch_for
 from paint.evaluation.defaults import defaults_of
 
@@ -164,8 +163,7 @@ def flags_of(command: Command) -> dict[str, Flag]:
             name = (names or [field.name])[0].replace("-", "_")
             is_repeated = _REPEATED in notes
             kind = tuple[str, ...] if is_repeated else kind
-            checks = [note for note in notes if isinstance(note, Check)]
-            found[name] = Flag(field.name, kind, is_repeated=is_repeated, checks=checks)
+            found[name] = Flag(field.name, kind, is_repeated=is_repeated)
     return found
 
 

@@ -16,7 +16,6 @@ from paint.config.recipe import nearest_setting
 from paint.core.errors import ConfigError, cut, format_short
 from paint.core.extensions import OptionTable
 from paint.core.settings import (
-    Check,
     convert_value,
     require_no_secret,
     takes_several,
@@ -33,7 +32,6 @@ class Flag(NamedTuple):
     kind: Any
     is_setting: bool = False
     is_repeated: bool = False  # each time with a list of values
-    checks: Sequence[Check] = ()
 
 
 class Words(NamedTuple):
@@ -57,11 +55,7 @@ def setting_flags(kind: Any, prefix: str = "") -> dict[str, Flag]:
 
 
 def read_words(words: Sequence[str], flags: Mapping[str, Flag]) -> Words:
-    """Divide a line into positional words, parameters and settings; the last of a flag counts.
-
-    Raises ConfigError for an unknown flag, a missing value, a parameter's value of another type or
-    out of its range, and a secret, which is not repeated.
-    """
+    """Divide a line into positional words, parameters and settings; the last of a flag counts."""
     found = Words([], {}, {})
     rest = list(words)
     while rest:
@@ -83,11 +77,8 @@ def read_words(words: Sequence[str], flags: Mapping[str, Flag]) -> Words:
         elif flag.is_repeated:
             found.parameters.setdefault(flag.target, []).append(tuple(values))
         else:
-            converted = convert_value(before, value_of_words(list(values), flag.kind), flag.kind)
-            for allowed, accepts in flag.checks:
-                if not accepts(converted):
-                    raise ConfigError(f"{before} must be {allowed}, got {format_short(converted)}")
-            found.parameters[flag.target] = converted
+            read = value_of_words(list(values), flag.kind)
+            found.parameters[flag.target] = convert_value(before, read, flag.kind)
     return found
 
 
@@ -125,10 +116,7 @@ def _values_after(flag: str, kind: Any, rest: list[str], *, is_off: bool) -> lis
 def positional_values(
     parameters: Sequence[tuple[Parameter, Any]], words: Words, command: str
 ) -> dict[str, Any]:
-    """Return the values of a command's positional parameters, each given with its type.
-
-    Raises ConfigError for one that is missing, one too many, and one of another type.
-    """
+    """Return the values of a command's positional parameters, each given with its type."""
     found: dict[str, Any] = {}
     rest = list(words.positional)
     missing = []

@@ -79,14 +79,12 @@ def find_recipes(name: str) -> list[Path]:
 
 
 def find_recipe(name: str) -> Path:
-    """Return the path of one recipe: a shipped one by name, or a file (.toml or with a slash).
-
-    Raises ConfigError for an unknown name, and for a folder.
-    """
+    """Return the path of one recipe: a shipped one by name, or a file (.toml or with a slash)."""
     shipped = _shipped()
     if name in shipped:
         return shipped[name]
     if _folder_of(name) is not None:
+        find_recipes(name)  # refuses a run, and a folder without recipes
         raise ConfigError(
             f"{name} is a folder of recipes, which `paint compare` trains; here name one of them"
         )
@@ -153,10 +151,7 @@ def _plain(value: Any) -> Any:
 
 
 def executables_of(table: Mapping[str, Any]) -> list[Executable]:
-    """Return what settings name that may run or be connected to, and is not of the package.
-
-    ``table`` holds valid settings, as ``to_table`` makes them, or some of these.
-    """
+    """Return what settings name that may run or be connected to, and is not of the package."""
     found = []
     for section, settings in table.items():
         owners = option_fields(_SECTIONS[section]) if section in _SECTIONS else {}
@@ -251,10 +246,7 @@ def with_table(base: Settings, table: Mapping[str, Any], prefix: str = "") -> Se
 
 
 def apply_settings(base: Settings, given: Mapping[str, Any]) -> Settings:
-    """Replace settings by their full names; a text, or a list of them, is read by the type.
-
-    Raises ConfigError with the setting's name, value and range.
-    """
+    """Replace settings by their full names; a text, or a list of them, is read by the type."""
     options = {name: value for name, value in given.items() if name.count(".") > 1}
     # First, as they may name the extensions whose options the others are.
     plain = {name: value for name, value in given.items() if name not in options}
@@ -312,10 +304,7 @@ def differences(a: Config, b: Config) -> list[str]:
 
 
 def varied_settings(configs: Sequence[Config]) -> dict[str, list[Any]]:
-    """Return the settings that are not the same in all configs, in the config's order.
-
-    Each has its value in each config; None where an option is unset.
-    """
+    """Return the settings that are not the same in all configs, in the config's order."""
     tables = [settings_by_name(config) for config in configs]
     names: dict[str, None] = {}  # in the order of the config
     for table in tables:

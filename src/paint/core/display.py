@@ -451,10 +451,7 @@ class Clock:
         self.display.portion(share, says_step=True)
 
     def rates(self, tokens: int) -> dict[str, float]:
-        """Return seconds by phase, and completion tokens per second of rollout and of loss.
-
-        ``tokens`` are those of the step, of all ranks.
-        """
+        """Return seconds by phase, and completion tokens per second of rollout and of loss."""
         rates = {f"seconds_{phase}": seconds for phase, seconds in self.seconds.items()}
         for phase in ("rollout", "loss"):
             if phase in self.seconds:
@@ -480,19 +477,19 @@ def _columns() -> list[ProgressColumn]:
     ]
 
 
-def differing_lines(text: str, other: str, name: str) -> str:
-    """Return a text with marks for the lines at its beginning and end that the other has, too.
-
-    ``name`` is what the marks call the other.
-    """
-    lines, others = text.splitlines(), other.splitlines()
+def differing_lines(text: str, student: str) -> str:
+    """Return a prompt with marks for the lines at its ends that the student's has, too."""
+    lines, others = text.splitlines(), student.splitlines()
     if lines == others:
-        return f"(as {name})"
+        return "(as the student's)"
     before = _same(lines, others)
     after = _same(lines[before:][::-1], others[before:][::-1])
     kept = lines[before : len(lines) - after]
-    top = [f"({before} lines as {name})"] if before > 1 else lines[:before]
-    bottom = [f"({after} lines as {name})"] if after > 1 else lines[len(lines) - after :]
+    top, bottom = lines[:before], lines[len(lines) - after :]
+    if before > 1:
+        top = [f"({before} lines as the student's)"]
+    if after > 1:
+        bottom = [f"({after} lines as the student's)"]
     return "\n".join([*top, *kept, *bottom])
 
 

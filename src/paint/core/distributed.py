@@ -146,10 +146,7 @@ def _status(error: BaseException) -> int:
 
 
 def run_on_rank0(work: Callable[[], T]) -> T:
-    """Run ``work`` on rank 0 and return its result on every rank.
-
-    For its PaintError, the other ranks raise PeerExit.
-    """
+    """Run ``work`` on rank 0 and return its result on every rank."""
     outcome: list[Any] = [None]
     if PartialState().is_main_process:
         try:

@@ -142,10 +142,7 @@ def spec_of(value: Any, name: str = "", module: str = "") -> str:
 
 
 def require_call(place: str, function: Any, wanted: str, *given: object, **named: object) -> None:
-    """Raise ConfigError for a function that cannot be called with these arguments.
-
-    The message names it by its place, and how it is declared, such as "grade(completion, row)".
-    """
+    """Raise ConfigError for a function that cannot be called with these arguments."""
     if not callable(function):
         raise ConfigError(f"{place} is an object {of_type(function)}; declare it as {wanted}")
     signature = _signature_of(function)
@@ -261,10 +258,7 @@ def plain_options(name: str, table: Any) -> OptionTable:
 
 
 def declared_options(extension: Any, setting: str) -> Any:
-    """Return the dataclass that annotates an extension's ``options``; None without one.
-
-    Raises ConfigError if it is not frozen, or a field has no default or no type of a setting.
-    """
+    """Return the dataclass that annotates an extension's ``options``; None without one."""
     with wrap_errors(f"{setting}: options", ConfigError, "correct the annotation"), user_code():
         kind: Any = _annotation_of_options(extension)
     if kind in (None, Any):
@@ -383,10 +377,7 @@ def bind_options(
 
 
 def named_options(section: Any, key: str, prefix: str) -> list[Any]:
-    """Return the options of every extension that shares the table ``key`` of a section.
-
-    ``prefix`` is what names of its settings begin with, such as "train.".
-    """
+    """Return the options of every extension that shares the table ``key`` of a section."""
     [field] = [field for field in dataclasses.fields(section) if field.name == key]
     owner = field.metadata["options_of"]
     named = getattr(section, owner)

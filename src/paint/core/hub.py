@@ -24,10 +24,7 @@ def require_network() -> None:
 
 
 def require_model(model: str) -> None:
-    """Raise OSError for a model that is neither a folder, nor cached, nor on a hub in reach.
-
-    Raises ConfigError for a folder that is no complete model.
-    """
+    """Raise OSError for a model that is neither a folder, nor cached, nor on a hub in reach."""
     other = other_than_model(model)
     if other:
         raise ConfigError(f"{model} {other}")

@@ -21,11 +21,10 @@ OTHER_HEADS = (
 )
 
 
-def other_than_model(path: str | Path, *, complete: bool = True) -> str:
+def other_than_model(path: str | Path) -> str:
     """Say what a folder or file is if it is no model, after its name; "" for a model.
 
-    Also "" for what is not there, such as a hub name. With ``complete`` false, the tokenizer may be
-    missing.
+    Also "" for what is not there, such as a hub name.
     """
     folder = Path(path)
     if folder.is_file():
@@ -41,9 +40,10 @@ def other_than_model(path: str | Path, *, complete: bool = True) -> str:
         return f"{ADAPTER}; its base is {base}"
     if not (folder / "config.json").is_file():
         return "has no config.json; name the folder of a model in transformers' format"
-    found = _head(folder)
-    if found or not complete:
-        return found
+    names = _read(folder / "config.json").get("architectures")
+    for name in names if isinstance(names, list) else []:
+        if str(name).endswith(OTHER_HEADS):
+            return f"is a {name}, which predicts no next token; name a causal language model"
     if not any(any(folder.glob(pattern)) for pattern in TOKENIZERS):
         return (
             "has no tokenizer (tokenizer.json); copy the tokenizer's files of the model there, "
@@ -57,14 +57,6 @@ ADAPTER = (
     "name the base, or merge the adapter into it first, by `paint export CHECKPOINT FOLDER "
     "--merged`, or merge_and_unload of peft"
 )
-
-
-def _head(folder: Path) -> str:
-    names = _read(folder / "config.json").get("architectures")
-    for name in names if isinstance(names, list) else []:
-        if str(name).endswith(OTHER_HEADS):
-            return f"is a {name}, which predicts no next token; name a causal language model"
-    return ""
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -24,10 +24,7 @@ def parse_json(text: str | bytes, *, max_depth: int = MAX_DEPTH, **options: Any)
 
 
 def parse_toml(text: str) -> Any:
-    """Return the table of TOML text. Raises ValueError if it is not TOML, or nests too deep.
-
-    Names with dots nest without brackets: ``require_shallow`` checks the table.
-    """
+    """Return the table of TOML text. Raises ValueError if it is not TOML, or nests too deep."""
     return _parse(tomllib.loads, text, MAX_DEPTH)
 
 

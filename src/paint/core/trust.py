@@ -128,10 +128,7 @@ def is_own(name: str) -> bool:
 
 
 def require_trusted(codes: Sequence[Executable], way: str = "") -> None:
-    """Raise UntrustedError where records name code that nobody vouches for.
-
-    In a call that trusts records, it is printed instead. The message offers ``way``.
-    """
+    """Raise UntrustedError where records name code that nobody vouches for."""
     vouched = set[str]().union(*(call.named | call.own | call.trusted for call in _calls))
     unknown = [code for code in codes if code.name in _records and code.name not in vouched]
     if not unknown:

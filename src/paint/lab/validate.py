@@ -343,7 +343,7 @@ def print_check(check: FileCheck, console: Console) -> None:
 
     student = check.views.get("student", "")
     for name, view in check.views.items():
-        text = view if name == "student" else differing_lines(view, student, "the student's")
+        text = view if name == "student" else differing_lines(view, student)
         # No markup: a prompt may hold brackets that rich would read as a style.
         console.print(f"--- the {name} reads of the first row ---", text, sep="\n", markup=False)
     console.print("---")

@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from paint.config.context_sources import SOURCES, context_source
+from paint.config.context_sources import SOURCES, ContextSource, context_source
 from paint.config.recipe import require_bitsandbytes
 from paint.config.run_folder import RunError, latest_checkpoint, read_run, step_of
 from paint.config.schema import (
@@ -136,14 +136,20 @@ class Resolved:
         return any(map(needs_answer, self.config.grading.grader))
 
     @property
+    def sources(self) -> list[ContextSource]:
+        """What the teacher reads; nothing with a method that has no context."""
+        if not self.algorithm.needs_context:
+            return []
+        return list(map(context_source, self.config.context.source))
+
+    @property
     def learns_from(self) -> LearnsFrom:
         """What the method, or else what its teacher reads, needs of a problem's completions."""
         own = self.algorithm.learns_from
+        shows_verdict = any(source.grade == "verdict" for source in self.sources)
         # A completion is not shown to its own teacher.
-        if own == "all" and self.rollout.samples_per_problem > 1:
-            shown = self.config.context.source if self.algorithm.needs_context else ()
-            if any(context_source(source).grade == "verdict" for source in shown):
-                return "right"
+        if own == "all" and shows_verdict and self.rollout.samples_per_problem > 1:
+            return "right"
         return own
 
     @property
@@ -159,8 +165,7 @@ class Resolved:
     @property
     def feedback(self) -> str:
         """The source that shows what the grader said; empty without one."""
-        sources = self.config.context.source if self.algorithm.needs_context else ()
-        return next((source for source in sources if context_source(source).shows_feedback), "")
+        return next((source.name for source in self.sources if source.shows_feedback), "")
 
     @property
     def learns_solutions(self) -> str:
@@ -181,16 +186,15 @@ class Resolved:
         if self.needs_grades and self.needs_answer:
             grader = format_value(" ".join(self.config.grading.grader))
             needed["answer"] = f"{self.needs_grades} with grading.grader {grader}"
-        for source in self.config.context.source if self.algorithm.needs_context else ():
-            setting = f"context.source {format_value(source)}"
-            record = context_source(source)
-            if record.origin == "field":
+        for source in self.sources:
+            setting = f"context.source {format_value(source.name)}"
+            if source.origin == "field":
                 # A misspelt source is read as a field, so the sources are listed.
                 setting += f" (a field, since it is none of {', '.join(SOURCES)}"
-                setting += f"{did_you_mean(source, SOURCES)})"
-            needed |= dict.fromkeys(record.needs, setting)
+                setting += f"{did_you_mean(source.name, SOURCES)})"
+            needed |= dict.fromkeys(source.needs, setting)
             # The teacher reads a verified completion, and a verdict needs the answer.
-            if record.grade == "verdict" and self.needs_answer:
+            if source.grade == "verdict" and self.needs_answer:
                 needed["answer"] = setting
         return needed
 
@@ -450,10 +454,7 @@ def require_trainable(run: Resolved) -> None:
 
 
 def require_same_beginning(run: Resolved, folder: Path) -> tuple[str, ...]:
-    """Check that a run of the steps of a resume would have begun as it did; return warnings.
-
-    Raises RunError for fewer steps, and for other learning rates of the steps that are done.
-    """
+    """Check that a run of the steps of a resume would have begun as it did; return warnings."""
     before, now = read_run(folder).train, run.config.train
     if now.steps < before.steps:
         raise RunError(

@@ -20,10 +20,7 @@ TOOLS = "conversation.tools"
 
 
 def tools_of(settings: ConversationConfig) -> list[Callable[..., Any]]:
-    """Return the tools that the model is told of; those of a class of TRL's are its methods.
-
-    Raises ConfigError for two of one name.
-    """
+    """Return the tools that the model is told of; those of a class of TRL's are its methods."""
     tools = list(map(load_tool, settings.tools))
     environment = load_environment(settings)
     if environment is not None and not hasattr(environment, "step"):
@@ -44,10 +41,7 @@ def load_tool(spec: str) -> Callable[..., Any]:
 
 
 def load_environment(settings: ConversationConfig) -> Any:
-    """Return the class that ``conversation.environment`` names; None without one.
-
-    Raises ConfigError for what is no class, has neither ``step`` nor ``reset``, or other options.
-    """
+    """Return the class that ``conversation.environment`` names; None without one."""
     if not settings.environment:
         return None
     found = load_object(settings.environment, SETTING, ())

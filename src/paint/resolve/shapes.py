@@ -14,7 +14,6 @@ from paint.config.schema import ALL_LINEAR
 from paint.core.demo_files import model_path
 from paint.core.errors import ConfigError, format_value, wrap_errors
 from paint.core.hub import fetch_file, local_file
-from paint.core.model_folder import other_than_model
 from paint.core.nesting import parse_json
 
 WIDTHS = {"float32": 4, "bfloat16": 2, "float16": 2, "auto": 2}
@@ -171,9 +170,6 @@ def shape_of(path: str) -> Shape:
     Models in SHAPES need no network. Raises NoModelError without a config.json, and ConfigError for
     one that is no dense decoder of transformers.
     """
-    other = other_than_model(model_path(path), complete=False)  # a plan reads config.json alone
-    if other:
-        raise ConfigError(f"model.path {format_value(path)} {other}")
     file = local_file(model_path(path), "config.json")
     if file is None:
         if path in SHAPES:

@@ -220,9 +220,7 @@ def _print_rollout(display: Display, policy: Policy, rollout: Rollout) -> None:
     student = policy.decode(rollout.prompt, special=True)
     parts = [("first student prompt", rollout.prompt, student)]
     if view := rollout.teacher_prompt:
-        teacher = differing_lines(
-            policy.decode(view.prompt, special=True), student, "the student's"
-        )
+        teacher = differing_lines(policy.decode(view.prompt, special=True), student)
         parts.append(("first teacher prompt", view.prompt, teacher))
     ids = list(rollout.completion.ids)
     parts.append(("completion", ids, policy.decode(ids, special=True)))
