@@ -53,12 +53,6 @@ def test_rates_of_default_is_the_ladder_and_the_recipes_own(own: float) -> None:
         assert all(b / a > 1.4 for a, b in pairwise(rates))
 
 
-@pytest.mark.parametrize("rates", [[0.0], [-1e-3], [1e-3, 1e-3], [float("inf")], [float("nan")]])
-def test_rates_of_numbers_that_are_no_rates_are_refused(rates: list[float]) -> None:
-    with pytest.raises(ConfigError, match="rates must be distinct numbers above 0"):
-        rates_of(rates, 1e-3)
-
-
 def test_rates_of_given_rates_are_tried_alone_in_order() -> None:
     assert rates_of([1e-3, 5e-6], 2e-4) == [5e-6, 1e-3]
 

@@ -75,7 +75,6 @@ def test_sweep_reads_options_by_the_types_of_the_method_that_is_swept_too() -> N
         ("train.learning_rate 2e-4 0.0002", "same settings, so their rows would be equal"),
         ("train.steps 1 --sweep train.steps 2", "train.steps is given twice"),
         ("train.batch_size 8 --sweep train.batch-size 16", "train.batch_size is named twice"),
-        ("train.steps 1 2 --train.steps 3", "train.steps is set for all recipes, too"),
         ("", "--sweep needs a name and its values"),
     ],
 )

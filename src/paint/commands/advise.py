@@ -10,7 +10,6 @@ from paint.commands.api.configure import configure, open_recipe
 from paint.commands.api.results import Result
 from paint.config.recipe import shipped_recipes
 from paint.config.schema import ConfigError
-from paint.core.errors import format_value
 from paint.core.settings import within
 from paint.core.trust import vouch_for
 from paint.data.contexts import with_source
@@ -103,14 +102,8 @@ def _checked_needs(
             'the teacher\'s answers are sampled, in single turns: rollout.engine "stored", '
             "conversation.tools and conversation.environment have none; leave out --answers"
         )
-    distinct = {f"{ratio:g}" for ratio in ratios if 0 <= ratio < 1}
-    if not ratios or len(distinct) < len(ratios):
-        raise ConfigError(
-            f"ratios must be distinct mask ratios in [0, 1), at least one, got "
-            f"{format_value(list(ratios))}"
-        )
-    if len(set(contexts)) < len(contexts):
-        raise ConfigError(f"contexts must be distinct, got {format_value(list(contexts))}")
+    for ratio in ratios:  # refused here, before anything is sampled
+        run.changed("context", mask_ratio_wrong=ratio, mask_ratio_correct=ratio)
     needs = dict(run.needed_fields)
     for source in contexts:
         shown = replace(run.config, context=with_source(run.config.context, source))

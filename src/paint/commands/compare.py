@@ -67,7 +67,7 @@ def compare(
         return configure(config, folder, model, data, sections)[0]
 
     folder = Path(output_dir or "runs/compare")
-    named = _named(recipes, base, sweep, {**sections, "model": model, "data": data})
+    named = _named(recipes, base, sections)
     rows: Rows = read_recipes(named, str(base), str(stored), controls, sweep, change)
     last = _require_ready(rows)
     exam = protocol_for(last.config, benchmark, problems, samples, thinking, max_new_tokens)
@@ -80,17 +80,15 @@ def compare(
 
 
 def _named(
-    recipes: arguments.Recipes, base: str | Path, sweep: Any, given: Mapping[str, Any]
+    recipes: arguments.Recipes, base: str | Path, sections: Mapping[str, Any]
 ) -> list[str | Config]:
     """Return the recipes as names and configs. Raises ConfigError for settings of single rows."""
-    log_names = {"folder", "name"} & set(given.get("log", {}))
-    if log_names or "seed" in given.get("train", {}):
+    log_names = {"folder", "name"} & set(sections.get("log", {}))
+    if log_names or "seed" in sections.get("train", {}):
         raise ConfigError(
             "runs of a comparison have their own folders and seeds; set --output-dir, --seed and "
             "--seeds in place of --log.folder, --log.name and --train.seed"
         )
-    for name in sweep if isinstance(sweep, Mapping) else ():
-        _require_not_set(str(name), given)
     start = read_recipe(find_recipe(str(base))) if base else Config()
     if isinstance(recipes, str | Path | Config | Mapping):
         recipes = [recipes]
@@ -102,18 +100,7 @@ def _named(
     return named
 
 
-def _require_not_set(name: str, sections: Mapping[str, Any]) -> None:
-    """Raise ConfigError for a swept setting that is also given one value for all rows."""
-    value: Any = sections
-    for part in name.replace("-", "_").split("."):
-        if not isinstance(value, Mapping) or part not in value:
-            return
-        value = value[part]
-    raise ConfigError(f"sweep: {name} is set for all recipes, too; leave one of both out")
-
-
 def _require_ready(rows: Rows) -> Resolved:
-    """Check what the rows train on, and return the last, with which the others are compared."""
     for _, run in rows:
         require_trainable(run)
         check_sources(run.config, run.needed_fields)

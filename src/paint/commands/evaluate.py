@@ -157,7 +157,6 @@ def _sections_of(evaluation: EvaluationConfig) -> dict[str, Any]:
 
 
 def _names(benchmarks: Any, folder: Path) -> list[str]:
-    """Return the names of problem sets; rows are stored in the folder."""
     several = [benchmarks] if isinstance(benchmarks, str | Path) else benchmarks
     if isinstance(several, list | tuple) and all(isinstance(one, str | Path) for one in several):
         return list(map(str, several))

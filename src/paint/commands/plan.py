@@ -110,7 +110,6 @@ def max_model_len(config: "Config") -> int:
 
 
 def _longest_rows(run: "Resolved") -> "LongestRows | None":
-    """Return the lengths of the longest rows, where problems and tokenizer are on this machine."""
     from paint.core.demo_files import model_path, problems_path
     from paint.core.display import Display
     from paint.core.errors import PaintError

@@ -461,7 +461,6 @@ def advise_on(
 
 
 def _student_lines(student: Mapping[str, Interval], *, has_solutions: bool) -> list[str]:
-    """Return what to change before contexts are compared."""
     truncated, agreed = student["truncated"], student["agreed_wrong"]
     accuracy = student.get("accuracy")  # none of a grader that gives numbers
     lines = []

@@ -127,7 +127,6 @@ def _where_all_are_graded(results: Results) -> Results:
 
 
 def _require_one(verb: str, results: Results, problems: Sequence[Any]) -> None:
-    """Require that results are comparable: of one set of problems. Raises RunError."""
     for result, digests in zip(results, problems, strict=True):
         if digests != problems[0]:
             raise RunError(

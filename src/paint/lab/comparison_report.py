@@ -201,7 +201,6 @@ def comparison_rows(layout: Layout, results: Results) -> list[Measurement]:
 def _rows_of(
     name: str, group: Results, base: Results, score: ComparisonScore, step: int | None = None
 ) -> list[Measurement]:
-    """Return score, cost, and gain over the base, of one checkpoint of a run."""
     benchmark, n = benchmark_name(group), len(group[0].problems)
     # Over problems and seeds: with one seed, over problems alone.
     values: dict[str, Interval | float] = {
@@ -359,7 +358,6 @@ def _own_settings(
 
 
 def _settings_table(last: str, configs: Mapping[str, Config], left_out: Collection[str]) -> Table:
-    """Return the settings of the last run that differ in others, but for some of them."""
     rows = [
         [name, line]
         for name, config in configs.items()

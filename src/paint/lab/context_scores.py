@@ -326,7 +326,6 @@ def kl_by_problem(student: GradedRollouts, display: Display) -> Float[np.ndarray
 
 @torch.no_grad()
 def _states(policy: Policy, rows: Sequence[Sequence[TurnPart]]) -> Sequence[Tensor]:
-    """Return the hidden states of each completion."""
     states = policy.hidden_states(*_split(rows))
     return torch.split(states, [sum(len(ids) for _, ids in row) for row in rows])
 
@@ -334,7 +333,6 @@ def _states(policy: Policy, rows: Sequence[Sequence[TurnPart]]) -> Sequence[Tens
 def _split(
     rows: Sequence[Sequence[TurnPart]],
 ) -> tuple[list[Sequence[int]], list[Sequence[int]]]:
-    """Return all prompts of some completions, and the tokens that were sampled after each."""
     parts = [part for row in rows for part in row]
     return [prompt for prompt, _ in parts], [ids for _, ids in parts]
 

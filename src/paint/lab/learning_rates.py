@@ -30,7 +30,7 @@ from paint.config.run_folder import (
 from paint.config.schema import ConfigError, DataConfig, ValidationConfig
 from paint.core.display import Display
 from paint.core.distributed import require_one_process
-from paint.core.errors import NonFiniteError, format_value
+from paint.core.errors import NonFiniteError
 from paint.data.problems import Problem, read_problems
 from paint.evaluation.frame import (
     Chart,
@@ -135,6 +135,8 @@ def advise_rates(
     rates = rates_of(given, run.config.train.learning_rate)
     display, config = Display(), run.config
     config = replace(config, model=with_date(config.model, folder), validation=ValidationConfig())
+    for rate in rates:  # refused here, before anything is sampled
+        config.changed("train", learning_rate=rate)
     run = replace(run, config=config)
     data, held_out = _hold_out(run, folder, problems, display)
     steps = min(STEPS, config.train.steps) if config.train.epochs is None else STEPS
@@ -175,18 +177,11 @@ def advise_rates(
 
 
 def rates_of(rates: bool | Sequence[float], recipe_rate: float) -> list[float]:
-    """Return the rates to try, ascending: by default the ladder's and the recipe's own.
-
-    Raises ConfigError unless they are distinct numbers above 0.
-    """
-    given = [] if isinstance(rates, bool) else list(rates)
-    if not given:
+    """Return the rates to try, ascending: by default the ladder's and the recipe's own."""
+    if rates is True or not rates:
         low, high = recipe_rate / NEAR, recipe_rate * NEAR
         return sorted([recipe_rate, *(rate for rate in LADDER if not low < rate < high)])
-    is_right = all(isinstance(r, int | float) and 0 < r < math.inf for r in given)
-    if not is_right or len(set(given)) < len(given):
-        raise ConfigError(f"rates must be distinct numbers above 0, got {format_value(given)}")
-    return sorted(map(float, given))
+    return sorted({float(rate) for rate in rates})
 
 
 def _hold_out(

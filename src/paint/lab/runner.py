@@ -284,7 +284,6 @@ class RunDisplay(Display):
 def _run(
     run: ExperimentRun, steps: Sequence[int], folder: Path, protocol: EvalProtocol, display: Display
 ) -> list[CheckpointResult]:
-    """Train the run unless it is the base, and return its results after the steps."""
     began = monotonic()
     checkpoints: dict[int, Path | None] = dict.fromkeys(steps)
     history, trained_on = [], ""
@@ -475,7 +474,6 @@ def _require_same(
     results: Sequence[CheckpointResult],
     protocol: EvalProtocol,
 ) -> None:
-    """Reject stored results and unfinished runs with other settings."""
     path = folder / "results.jsonl"
     for run in seeded:
         stored = [

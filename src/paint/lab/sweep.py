@@ -9,10 +9,9 @@ from decimal import Decimal
 from itertools import product
 from typing import Any
 
-from paint.config.recipe import nearest_setting, varied_settings
+from paint.config.recipe import SETTINGS, nearest_setting, varied_settings
 from paint.config.schema import Config
 from paint.core.errors import ConfigError, format_short
-from paint.core.extensions import OptionTable
 
 FIXED = (
     *("data", "grading", "conversation", "log", "validation"),
@@ -52,27 +51,15 @@ def sweep_combinations(sweep: Any) -> list[dict[str, Any]]:
 
 
 def _require_sweepable(name: str) -> None:
-    """Raise ConfigError unless a name is that of a setting that may differ between rows."""
-    sections = Config.__dataclass_fields__
-    section, _, key = name.partition(".")
-    first, _, option = key.partition(".")
-    if section in sections and not key:
-        raise ConfigError(
-            f"sweep: {name} is a section; name a setting, such as train.learning_rate"
-        )
-    fields = getattr(Config(), section).__dataclass_fields__ if section in sections else {}
-    if first not in fields:
-        near = f"{section}.{first}" if section in sections else key or section
-        raise ConfigError(f"sweep: unknown setting {name}{nearest_setting(near)}")
-    if {section, f"{section}.{first}"} & set(FIXED):
+    setting = ".".join(name.split(".")[:2])
+    is_option = setting != name
+    if setting not in SETTINGS or setting.endswith("options") != is_option:
+        raise ConfigError(f"sweep: unknown setting {name}{nearest_setting(name)}")
+    if {setting.partition(".")[0], setting} & set(FIXED):
         raise ConfigError(
             f"sweep: {name} cannot differ between rows, which share model, problems, grader, "
             f"environment, evaluation, folder and seeds"
         )
-    is_table = fields[first].type is OptionTable
-    if is_table != bool(option):
-        hint = f"name one of its options, as {name}.NAME" if is_table else "it has no options"
-        raise ConfigError(f"sweep: {name} cannot be swept; {hint}")
 
 
 def row_name(settings: Mapping[str, Any]) -> str:

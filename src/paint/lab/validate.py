@@ -6,7 +6,7 @@ prompts are those of a run. Nothing is written.
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -17,7 +17,7 @@ from rich.table import Table
 from transformers import PreTrainedTokenizerBase
 
 from chatforms.conventions import read_thinking
-from chatforms.lengths import most_tokens, token_lengths
+from chatforms.lengths import token_lengths
 from paint.core.demo_files import problems_path
 from paint.core.display import Display, differing_lines
 from paint.data.contexts import Contexts
@@ -29,7 +29,7 @@ from paint.evaluation.generate import other_form
 from paint.grading.contract import Item
 from paint.grading.graders import find_grader, open_grader
 from paint.models.lengths import chunks, spaced
-from paint.models.model_errors import REASON, PromptError, chat_errors, special_text_finder
+from paint.models.model_errors import REASON, PromptError, chat_errors
 from paint.models.policy import load_tokenizer
 from paint.models.prompts import (
     ViewWriter,
@@ -38,7 +38,7 @@ from paint.models.prompts import (
 from paint.models.references import Reference, describe_changes, fit_reference
 from paint.objective.masking import anchors
 from paint.resolve.check import Resolved
-from paint.training.row_prompts import LONGEST, rows_to_count
+from paint.training.row_prompts import LONGEST, RowPrompts, measure_rows, rows_to_count
 from paint.training.teacher_views import masked_context
 from strictgrade.choice import named_letters
 
@@ -115,7 +115,7 @@ def check_file(run: Resolved, *, display: Display | None = None) -> FileCheck:
     display, config = display or Display(), run.config
     tokenizer = load_tokenizer(config.model.path)
     check = FileCheck(problems_path(config.data.place), config.data.max_prompt_tokens)
-    problems = _read_problems(run, tokenizer, check, display)
+    problems = _read_problems(run, check, display)
     if not problems and not check.bad:
         raise DataError(f"{check.path} is empty; it must hold one problem a row")
 
@@ -145,9 +145,7 @@ def check_file(run: Resolved, *, display: Display | None = None) -> FileCheck:
     return check
 
 
-def _read_problems(
-    run: Resolved, tokenizer: PreTrainedTokenizerBase, check: FileCheck, display: Display
-) -> list[Problem]:
+def _read_problems(run: Resolved, check: FileCheck, display: Display) -> list[Problem]:
     """Return the valid rows; count all rows, their columns and formats, and list the bad ones."""
     problems: list[Problem] = []
     formats: Counter[str] = Counter()
@@ -164,19 +162,12 @@ def _read_problems(
     data = run.config.data
     converted = convert_rows(rows(), data, formats)
     for row, problem in validate_rows(converted, data, needs=run.needed_fields):
-        if isinstance(problem, Problem):
-            # Such text would be read as special tokens, so the row is bad.
-            special = special_text_finder(
-                tokenizer, problem=problem.problem, solution=problem.solution, answer=problem.answer
-            )
-            if special is None:
-                problems.append(problem)
-            else:
-                check.bad.setdefault(REASON, []).append((row, f"{REASON}{special}"))
-            if len(problems) == data.limit:
-                break
-        else:
+        if not isinstance(problem, Problem):
             check.bad.setdefault(problem.reason, []).append((row, str(problem)))
+            continue
+        problems.append(problem)
+        if len(problems) == data.limit:
+            break
     check.notes = describe_formats(formats)
     return problems
 
@@ -190,75 +181,70 @@ def _check_prompts(
 ) -> list[Problem]:
     """Measure the prompts of valid rows, show those of the first, and return the good rows.
 
-    A row whose turns the chat template does not take is bad.
+    A row with control text, or whose turns the chat template does not take, is bad.
     """
-    config = run.config
-    contexts, views = Contexts(config.context, problems), ViewWriter.of(tokenizer, config)
-    good: list[Problem] = []
-    with display.counting("prompts measured", len(problems)) as counter:
-        for chunk in chunks(problems):
-            prompts: dict[int, str] = {}
-            for problem in chunk:
-                try:
-                    # All of the context and the marker: no step makes a longer prompt.
-                    teacher = views.texts(problem, [contexts.longest(problem)])[1]
-                except PromptError as error:
-                    check.bad.setdefault(TURNS, []).append((problem.row, str(error)))
-                    continue
-                good.append(problem)
-                # Most prompts have fewer bytes than the limit has tokens, and need no tokens.
-                if most_tokens(tokenizer, teacher) > check.limit:
-                    prompts[problem.row] = teacher
-            lengths = token_lengths(tokenizer, list(prompts.values()))
-            for row, length in zip(prompts, lengths, strict=True):
-                if length > check.limit:
-                    check.too_long.append((row, f"a teacher prompt of {length} tokens"))
-            counter.to(counter.done + len(chunk))
-    _measure_lengths(run, views, good, contexts, check, display)
-
-    for problem in good[:1]:
-        # The context of the first step, before a completion.
-        context, _ = masked_context(contexts, problem, config.train.seed)
-        written = views.texts(problem, [context.text], complete=context.complete)
-        for name, text in zip(("student", "teacher"), written, strict=True):
-            ids = tokenizer.encode(text, add_special_tokens=False)
-            check.views[name] = str(tokenizer.decode(ids))
-    return good
-
-
-def _measure_lengths(
-    run: Resolved,
-    views: ViewWriter,
-    problems: Sequence[Problem],
-    contexts: Contexts,
-    check: FileCheck,
-    display: Display,
-) -> None:
+    contexts, views = Contexts(run.config.context, problems), ViewWriter.of(tokenizer, run.config)
     places = spaced(range(len(problems)))
-    check.measured = len(places)
-    longest: list[int] = []
-    if check.measured < len(problems):
-        longest = rows_to_count(run, contexts, problems)
-    lengths: dict[str, list[int]] = {}
-    with display.counting("lengths measured", len(places) + len(longest)) as counter:
-        for chunk in chunks([problems[i] for i in (*places, *longest)]):
-            written = [views.texts(problem, [contexts.longest(problem)]) for problem in chunk]
-            texts = {
-                "problem": [problem.problem for problem in chunk],
-                "solution": [problem.solution for problem in chunk],
-                "student prompt": [student for student, _ in written],
-                "teacher prompt": [teacher for _, teacher in written],
-            }
-            for name, column in texts.items():
-                lengths.setdefault(name, []).extend(token_lengths(views.tokenizer, column))
-            counter.to(counter.done + len(chunk))
-    for name, counts in lengths.items():
-        quantiles = length_quantiles(counts[: check.measured])
-        check.lengths[name] = quantiles._replace(longest=max(counts))
-    for i in display.track("contexts searched for anchors", places):
+    counted: Collection[int] = places
+    if len(places) < len(problems):
+        counted = {*places, *rows_to_count(run, contexts, problems)}
+    # Without a teacher, a prompt is learned together with its solution.
+    is_alone = bool(run.learns_solutions) and not run.algorithm.needs_context
+    if is_alone:
+        counted = range(len(problems))
+    measured = measure_rows(
+        run, views, contexts, problems, display, limit=check.limit, counted=counted
+    )
+    good: dict[int, Problem] = {}
+    for place, (problem, row) in enumerate(zip(problems, measured, strict=True)):
+        if row.control:
+            check.bad.setdefault(REASON, []).append((problem.row, f"{REASON}{row.control}"))
+            continue
+        if row.refused:
+            check.bad.setdefault(TURNS, []).append((problem.row, str(row.refused)))
+            continue
+        good[place] = problem
+        kind, length = "teacher prompt", row.teacher
+        if not length:
+            kind, length = "prompt", row.student
+        if is_alone:
+            kind, length = "prompt with its solution", row.student + row.solution
+        if length > check.limit:
+            check.too_long.append((problem.row, f"a {kind} of {length} tokens"))
+
+    sampled = [place for place in places if place in good]
+    check.measured = len(sampled)
+    shown = [*sampled, *(place for place in counted if place in good)]
+    _keep_lengths(check, tokenizer, [(good[place], measured[place]) for place in shown])
+    for place in display.track("contexts searched for anchors", sampled):
         # Masking follows the overlap of anchors, so a context without any is shown in full.
-        aligned = contexts.aligned(problems[i], contexts.of_own_row(problems[i]))
+        problem = good[place]
+        aligned = contexts.aligned(problem, contexts.of_own_row(problem))
         check.without_anchors += not anchors(aligned)
+    for problem in [*good.values()][:1]:
+        # The context of the first step, before a completion.
+        context, _ = masked_context(contexts, problem, run.config.train.seed)
+        written = views.texts(problem, [context.text], complete=context.complete)
+        check.views = dict(zip(("student", "teacher"), written, strict=True))
+    return list(good.values())
+
+
+def _keep_lengths(
+    check: FileCheck,
+    tokenizer: PreTrainedTokenizerBase,
+    rows: Sequence[tuple[Problem, RowPrompts]],
+) -> None:
+    """Keep the lengths of the first rows, ``check.measured``, and the longest of all."""
+    lengths = {
+        "problem": token_lengths(tokenizer, [problem.problem for problem, _ in rows]),
+        "solution": token_lengths(tokenizer, [problem.solution for problem, _ in rows]),
+        "student prompt": [row.student for _, row in rows],
+        "teacher prompt": [row.teacher for _, row in rows],
+    }
+    for name, counts in lengths.items():
+        if any(counts):
+            quantiles = length_quantiles(counts[: check.measured])
+            check.lengths[name] = quantiles._replace(longest=max(counts))
 
 
 def _check_thoughts(
@@ -291,7 +277,6 @@ def _check_thoughts(
 
 
 def _doubts(problem: Problem, graders: Sequence[str]) -> list[str]:
-    """Return doubts about the gold answers of a problem, by the graders that read them."""
     doubts: list[str] = []
     if "math" in graders:
         doubts.extend(
@@ -323,7 +308,6 @@ def _grade_solutions(problems: Sequence[Problem], check: FileCheck, display: Dis
 def _try_rows(
     run: Resolved, problems: Sequence[Problem], check: FileCheck, display: Display
 ) -> None:
-    """Run the solutions of all rows through their tests, where the run grades by tests."""
     with (
         closing(open_grader(run.config.grading)) as grader,
         display.counting("rows tried by their own solutions", len(problems)) as counter,
@@ -394,7 +378,6 @@ def print_check(check: FileCheck, console: Console) -> None:
 
 
 def _print_rows(title: str, rows: RowMessages, console: Console) -> None:
-    """Print the first rows of a finding; rows of one message in one line."""
     console.print(f"{title}: {len(rows):,} rows")
     # Every row of a file with other columns has the same message.
     by_message: dict[str, list[str]] = {}

@@ -172,7 +172,6 @@ def is_columns(data: Any) -> bool:
 
 
 def _are_sources(data: Any) -> bool:
-    """Return whether data are a list of paths, or of dicts of path and weight."""
     if not isinstance(data, list | tuple) or not data:
         return False
     return all(

@@ -132,7 +132,6 @@ def _places(evaluations: Sequence[Path], run: Path) -> list[Path]:
 def _write(
     model: cfg.ModelConfig, trained: Path, folder: Path, dtype: cfg.Dtype, *, merged: bool
 ) -> tuple[Rounding, float | None]:
-    """Write the weights and read them again; return the rounding, and nats from the policy."""
     if merged:
         # The seed draws an adapter that the trained weights replace.
         policy = load_policy(model, seed=0)

@@ -317,7 +317,6 @@ def _packed_values(values: Mapping[str, Any]) -> dict[str, dict[str, str]]:
 def _contexts_of(
     sources: Sequence[str], scorer: Scorer, step: int, rollout: Rollout, row: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the completion's values under each further context that its problem has."""
     contexts = {}
     for source in sources:
         view = scorer.view(rollout, row["mask_ratio"], source, step)

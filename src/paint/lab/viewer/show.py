@@ -88,7 +88,6 @@ def _data_of(
 
 
 def _open(address: str) -> None:
-    """Open a page in a browser, where there are a screen and a terminal."""
     # Without a screen, webbrowser would start a text browser in this terminal.
     has_screen = sys.platform == "darwin" or any(
         map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY"))
