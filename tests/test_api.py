@@ -449,11 +449,6 @@ def test_held_out_kl_folder_is_no_evaluation_and_of_one_student(
         paint.held_out_kl(other, **options)
 
 
-def test_show_row_that_no_step_has_is_refused(run: paint.Run, tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="has no row 99"):
-        paint.show(run, row=99, out=tmp_path / "show.html")
-
-
 def test_show_writes_the_page_of_one_run(run: paint.Run, tmp_path: Path) -> None:
     page = run.show(out=tmp_path / "one.html")
     assert page.path.read_text().startswith("<!doctype html>")

@@ -32,8 +32,10 @@ ADAPTER = "adapter_config.json"
 SECTIONS = ("rollout", "conversation", "grading")
 """Sections of an evaluation."""
 
-CONVERSATION = tuple(f"conversation.{k}" for k in ("tools", "environment", "options", "max_turns"))
-GRADING = tuple(f"grading.{key}" for key in ("grader", "weights", "options"))
+SHARED = (
+    *("conversation.tools", "conversation.environment", "conversation.options"),
+    *("conversation.max_turns", "grading.grader", "grading.weights", "grading.options"),
+)
 """Settings by which a policy is measured, so that all targets share them."""
 
 
@@ -123,10 +125,7 @@ def _require_shared(
 
     What the command names is that of all targets, in ``other``, too.
     """
-    settings = GRADING
-    if evaluation.conversation.is_on or other.conversation.is_on:
-        settings = (*CONVERSATION, *GRADING)
-    for setting in settings:
+    for setting in SHARED:
         wanted, found = (attrgetter(setting)(one) for one in (evaluation, other))
         if wanted != found:
             raise ConfigError(
