@@ -219,3 +219,17 @@ def page(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("pages") / "run.html"
     spec = PageSpec(contexts=("solution", "none", "other", "wrong_answer"))
     return show_targets([run], Display(enabled=False), spec, out=out)
+
+
+@pytest.fixture
+def compared(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """The configs of each comparison that is asked for, by row; none is made."""
+    seen: list[dict[str, Any]] = []
+
+    def run_experiment(runs: Any, *_: Any, **__: Any) -> list[Any]:
+        seen.append({run.name: run.config for run in runs})
+        return []
+
+    monkeypatch.setattr("paint.lab.runner.run_experiment", run_experiment)
+    monkeypatch.setattr("paint.lab.comparison_report.publish", lambda *_: None)
+    return seen

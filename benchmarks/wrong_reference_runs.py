@@ -39,10 +39,10 @@ from paint.lab.checkpoint_results import (
     BASE,
     CheckpointResult,
     Results,
+    append_results,
     by_run,
     read_results,
     shares,
-    write_results,
 )
 from paint.lab.eval_protocols import protocol_for
 from paint.lab.runner import ExperimentRun, run_experiment
@@ -160,7 +160,7 @@ def copy_base(folder: Path, base: Results) -> None:
     missing = [result for result in base if result.seed not in seeds]
     if missing:
         folder.mkdir(parents=True, exist_ok=True)
-        write_results(folder, [*known, *missing])
+        append_results(folder, missing)
 
 
 def train(row_set: RowSet, seed: int, folder: Path, display: Display) -> None:

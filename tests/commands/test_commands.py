@@ -3,7 +3,9 @@
 import inspect
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -60,6 +62,20 @@ def test_command_of_one_file_is_on_both_faces(
     assert found["count"].report is not None
     assert found["count"].report(4) == "4 lines"
     monkeypatch.delitem(sys.modules, "paint.commands.count")
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: paint.bake("rules.md", [], patience=0), "patience must be at least 1 or None"),
+        (lambda: paint.train("demo-paint", gpus=-1), "gpus must be at least 0, got -1"),
+        (lambda: paint.advise("demo-paint", samples=1), "samples must be in"),
+        (lambda: paint.compare("demo-paint", seeds="2"), "seeds must be an integer"),
+    ],
+)
+def test_argument_out_of_its_range_is_refused(call: Callable[[], Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        call()
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -29,16 +29,10 @@ def test_flags_round_trip_config(table: dict[str, dict[str, Any]]) -> None:
     assert config_of(*flags(config, DEMO)) == config
 
 
-def test_bake_without_recipe_takes_bake() -> None:
-    line = ["bake", "rules.md", "q.jsonl", "--model.path", "m", "--train.steps", "3"]
-    command = parse(line).options
-    expected = read_recipe(find_recipe("bake"))
-    assert (command.recipe, command.rules, command.questions) == ("bake", "rules.md", "q.jsonl")
-    assert (command.config.model.path, command.config.train.steps) == ("m", 3)
-    assert command.config.prompts == expected.prompts
-
-
-def test_bake_with_recipe_takes_its_settings() -> None:
-    command = parse(["bake", "rules.md", "q.jsonl", "demo-bake", "--model.lora-rank", "2"]).options
-    assert (command.recipe, command.config.model.lora_rank) == ("demo-bake", 2)
-    assert command.config.model.path == "demo"
+@pytest.mark.parametrize("named", [[], ["demo-bake"]])
+def test_bake_takes_settings_of_its_recipe_or_of_bake(named: list[str]) -> None:
+    command = parse(["bake", "rules.md", "q.jsonl", *named, "--model.lora-rank", "2"]).options
+    recipe = (named or ["bake"])[0]
+    assert (command.recipe, command.rules, command.questions) == (recipe, "rules.md", "q.jsonl")
+    expected = read_recipe(find_recipe(recipe)).changed("model", lora_rank=2)
+    assert command.config == expected

@@ -49,16 +49,6 @@ def test_bake_of_text_that_changes_nothing_is_refused(config: Config, tmp_path: 
     assert not (tmp_path / "bake/run").exists()
 
 
-@pytest.mark.parametrize("counts", [{"samples": 0}, {"held_out": 0}, {"patience": 0}])
-def test_bake_count_below_one_is_refused(
-    config: Config, counts: dict[str, Any], tmp_path: Path
-) -> None:
-    [name] = counts
-    with pytest.raises(ConfigError, match=f"{name} must be at least 1.*, got 0"):
-        paint.bake("rules.md", [], config, output_dir=tmp_path / "out", **counts)
-    assert not (tmp_path / "out").exists()
-
-
 def test_bake_in_folder_of_other_rules_is_refused(config: Config, tmp_path: Path) -> None:
     (tmp_path / "rules.md").write_text("others")
     with pytest.raises(ConfigError, match=r"rules\.md: it holds another text"):

@@ -7,7 +7,7 @@ import pytest
 
 import paint
 from paint.cli import main
-from paint.config.schema import ConfigError
+from paint.config.schema import Config, ConfigError
 from paint.evaluation.frame import select_rows
 from paint.inference.engine import sampling_from
 from paint.lab.checkpoint_results import read_results
@@ -88,17 +88,9 @@ FLAGS = (
 
 
 def test_compare_settings_are_those_of_all_recipes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, compared: list[dict[str, Config]]
 ) -> None:
     rows = write_problems(tmp_path / "rows.jsonl", problems_of(2, 3))
-    seen: list[Any] = []
-
-    def run_experiment(runs: Any, *_: Any, **__: Any) -> list[Any]:
-        seen.append({run.name: run.config for run in runs})
-        return []
-
-    monkeypatch.setattr("paint.lab.runner.run_experiment", run_experiment)
-    monkeypatch.setattr("paint.lab.comparison_report.publish", lambda *_: None)
     masked = tmp_path / "masked.toml"
     masked.write_text(
         '[train]\nsteps = 7\nmethod = "paint.algorithms.variants.on_correct:OnCorrect"\n'
@@ -108,8 +100,8 @@ def test_compare_settings_are_those_of_all_recipes(
     assert main([*line, *FLAGS.split(), "--data.path", rows]) == 0
     names = [str(masked), "paint-on-correct"]
     paint.compare(names, base="demo-paint", data=rows, **SETTINGS)
-    assert seen[0] == seen[1]
-    configs = seen[0]
+    configs, again = compared
+    assert configs == again
     assert list(configs) == ["masked", "paint-on-correct"]
     assert configs["masked"].context.mask_ratio_correct == 0.9
     for config in configs.values():
@@ -119,18 +111,11 @@ def test_compare_settings_are_those_of_all_recipes(
 
 
 def test_compare_folder_is_its_recipes_and_their_last_decides(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compared: list[dict[str, Config]]
 ) -> None:
-    seen: list[Any] = []
-
-    def run_experiment(runs: Any, *_: Any, **__: Any) -> list[Any]:
-        seen.append([(run.name, run.config) for run in runs])
-        return []
-
     def publish(layout: Any, *_: Any) -> None:
         assert not layout.all_pairs
 
-    monkeypatch.setattr("paint.lab.runner.run_experiment", run_experiment)
     monkeypatch.setattr("paint.lab.comparison_report.publish", publish)
     line = "compare ablations/mask-placement --base demo-paint --against-last --train.steps 7"
     assert main(line.split()) == 0
@@ -144,10 +129,10 @@ def test_compare_folder_is_its_recipes_and_their_last_decides(
             "interpolation_weight = 0.0\ntop_fraction = 0.0\n"
         )
     paint.compare(own, base="demo-paint", against_last=True, train=train)
-    assert seen[0] == seen[1] == seen[2]
-    rows = seen[0]
-    assert [name for name, _ in rows] == ["middle", "prefix", "random", "suffix"]
-    assert {config.train.steps for _, config in rows} == {7}
+    rows, *others = compared
+    assert others == [rows, rows]
+    assert list(rows) == ["middle", "prefix", "random", "suffix"]
+    assert {config.train.steps for config in rows.values()} == {7}
 
 
 @pytest.mark.parametrize(

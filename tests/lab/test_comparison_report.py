@@ -258,6 +258,11 @@ def test_results_leave_out_samples_and_problems_that_were_not_graded() -> None:
     assert shares(found["base"]).tolist() == [[1, 0.25]]
     assert shares(found["few"]).tolist() == [[1, 0.5]]
     assert by_run([base, run])["few"] == [run]
+    rewarded = [replace(base, rewards=[1, 0.5, 0.25]), replace(lacking, rewards=[0.75, None, 0.5])]
+    found = by_run(rewarded)
+    assert [group[0].rewards for group in found.values()] == [[1, 0.25], [0.75, 0.5]]
+    assert evaluation_name(rewarded).startswith("2 of 3 problems of ")
+    assert evaluation_name([base, run]).startswith("3 problems of ")
     with pytest.raises(RunError, match="no problem has a graded sample of every run"):
         by_run([base, replace(run, graded=[0, 0, 0])])
 
@@ -306,14 +311,3 @@ def test_comparison_of_rewards_beyond_one_shows_them_and_compares_nothing(tmp_pa
     }
     assert "gain over base" not in main.columns
     assert "rewards beyond 0 and 1 are not compared" in report.lines[0]
-
-
-def test_rewards_of_problems_that_were_not_graded_are_left_out() -> None:
-    base, run = judged()[0], judged()[3]
-    lacking = replace(run, graded=[3, 0, 2], rewards=[0.5, None, 0.25])
-    found = by_run([base, replace(lacking, config={"train": {"steps": run.steps}})])
-    rewards = [[result.rewards for result in group] for group in found.values()]
-    assert base.rewards is not None
-    assert rewards == [[[base.rewards[0], base.rewards[2]]], [[0.5, 0.25]]]
-    assert evaluation_name([base, lacking]).startswith("2 of 3 problems of ")
-    assert evaluation_name([base, run]).startswith("3 problems of ")

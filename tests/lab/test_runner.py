@@ -137,7 +137,7 @@ def test_repaired_table_shows_the_problem_that_rose_most(finished: Experiment) -
     rises = {"base": [0] * PROBLEMS, "loose": [int(i == number) for i in range(PROBLEMS)]}
     results = [replace(result, right=rises[result.run]) for result in results]
 
-    table = repaired_table("loose", results, folder, lambda _: None)
+    table = repaired_table("loose", results, folder)
     assert table is not None
     cells = dict(table.rows)
     problem = rows_of(place / "base/demo/problems.jsonl")[number]
@@ -146,7 +146,7 @@ def test_repaired_table_shows_the_problem_that_rose_most(finished: Experiment) -
     assert not is_correct(cells["before"], problem["answer"])
     assert is_correct(cells["after"], problem["answer"])
     fallen = [replace(result, right=[0] * PROBLEMS) for result in results]
-    assert repaired_table("loose", fallen, folder, lambda _: None) is None
+    assert repaired_table("loose", fallen, folder) is None
 
 
 def test_experiment_results_have_one_row_per_run_and_seed(finished: Experiment) -> None:

@@ -18,20 +18,6 @@ DEMO = read_recipe(find_recipe("demo-paint"))
 ON_CORRECT = "paint.algorithms.variants.on_correct:OnCorrect"
 
 
-@pytest.fixture
-def compared(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Config]]:
-    """The rows of each comparison that is asked for, which is not made."""
-    seen: list[dict[str, Config]] = []
-
-    def run_experiment(runs: Any, *_: Any, **__: Any) -> list[Any]:
-        seen.append({run.name: run.config for run in runs})
-        return []
-
-    monkeypatch.setattr("paint.lab.runner.run_experiment", run_experiment)
-    monkeypatch.setattr("paint.lab.comparison_report.publish", lambda *_: None)
-    return seen
-
-
 def test_sweep_of_two_settings_is_their_product(compared: list[dict[str, Config]]) -> None:
     line = "compare demo-paint --sweep train.learning-rate 2e-4 0.002 --sweep model.lora_rank 8 16"
     assert main([*line.split(), "--train.steps", "3"]) == 0

@@ -29,11 +29,10 @@ CONTINUES = True
 ADAPTER = "adapter_config.json"
 """File of a folder that holds an adapter."""
 
-SECTIONS = ("rollout", "conversation", "grading")
-"""Sections of an evaluation."""
-
-CONVERSATION = tuple(f"conversation.{k}" for k in ("tools", "environment", "options", "max_turns"))
-GRADING = tuple(f"grading.{key}" for key in ("grader", "weights", "options"))
+SHARED = (
+    *("conversation.tools", "conversation.environment", "conversation.options"),
+    *("conversation.max_turns", "grading.grader", "grading.weights", "grading.options"),
+)
 """Settings by which a policy is measured, so that all targets share them."""
 
 
@@ -74,7 +73,8 @@ def evaluate(
     for path in paths[1:]:
         if run_of(Path(path)) is not None:
             _require_shared(paths[0], evaluation, path, _configured(path, benchmarks, settings))
-    named = executables_of(_sections_of(evaluation))
+    sections = {name: getattr(evaluation, name) for name in ("rollout", "conversation", "grading")}
+    named = executables_of(to_table(Config(**sections)))
     require_trusted(named, "name your own with --grading.grader and --conversation.tools")
     check_engine(evaluation.rollout)
     _require_benchmarks(evaluation, paths[0])
@@ -123,10 +123,7 @@ def _require_shared(
 
     What the command names is that of all targets, in ``other``, too.
     """
-    settings = GRADING
-    if evaluation.conversation.is_on or other.conversation.is_on:
-        settings = (*CONVERSATION, *GRADING)
-    for setting in settings:
+    for setting in SHARED:
         wanted, found = (attrgetter(setting)(one) for one in (evaluation, other))
         if wanted != found:
             raise ConfigError(
@@ -148,12 +145,6 @@ def _configured(target: str, benchmarks: Any, settings: Mapping[str, Any]) -> Ev
         evaluation = with_table(default, changes)
     vouch_for(code.name for code in executables_of(changes))
     return evaluation
-
-
-def _sections_of(evaluation: EvaluationConfig) -> dict[str, Any]:
-    sections = {name: getattr(evaluation, name) for name in SECTIONS}
-    table = to_table(Config(**sections))
-    return {name: table[name] for name in SECTIONS}
 
 
 def _names(benchmarks: Any, folder: Path) -> list[str]:

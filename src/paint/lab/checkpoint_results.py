@@ -66,13 +66,6 @@ def read_results(folder: Path) -> list[CheckpointResult]:
     return results
 
 
-def write_results(folder: Path, results: Results) -> None:
-    """Replace results.jsonl. Raises RunError if that fails."""
-    path = results_workspace(folder).rows_path
-    with wrap_errors(path, RunError, "free some space; the same command resumes"):
-        storage.write_jsonl(path, [asdict(result) for result in results])
-
-
 def append_results(folder: Path, results: Results) -> None:
     """Append to results.jsonl, in a locked folder. Raises RunError if that fails."""
     workspace = results_workspace(folder)

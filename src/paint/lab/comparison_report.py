@@ -97,16 +97,11 @@ class Layout:
     def last(self) -> str:
         return self.names[-1]
 
-    @property
-    def others(self) -> list[str]:
-        """The rows that have a difference to the last run; of one run alone, the base model's."""
-        return list(self.names[:-1]) or [BASE]
-
 
 def publish(layout: Layout, results: Results, folder: Path, display: Display) -> None:
     """Print the tables, and write results.json and results.md."""
     report = comparison_report(layout, results)
-    repaired = repaired_table(layout.last, results, folder, display.note)
+    repaired = repaired_table(layout.last, results, folder)
     if repaired is not None:
         report.tables.append(repaired)
     to_terminal(report.tables, display.console)
@@ -219,27 +214,24 @@ def _rows_of(
         if score.is_compared:
             gain = compare_seeds(score.values(base), score.values(group))
             rows += to_measurement(name, benchmark, score.metric, gain, n, step=step, against=BASE)
+            before, after = control_shares(base), control_shares(group)
             # Of a grader whose rewards are never 1, no sample of the control is right.
-            if score.has_right:
-                rows += _control_rows(name, group, base, step)
+            if score.has_right and before is not None and after is not None:
+                gain, count = compare_seeds(before, after), before.shape[1]
+                rows += to_measurement(
+                    name, benchmark, CONTROL, gain, count, step=step, against=BASE
+                )
     for metric, value in values.items():
         rows += to_measurement(name, benchmark, metric, value, n, step=step)
     return rows
-
-
-def _control_rows(name: str, group: Results, base: Results, step: int | None) -> list[Measurement]:
-    before, after = control_shares(base), control_shares(group)
-    if before is None or after is None:
-        return []
-    gain, n = compare_seeds(before, after), before.shape[1]
-    return to_measurement(name, benchmark_name(group), CONTROL, gain, n, step=step, against=BASE)
 
 
 def _pair_rows(
     layout: Layout, last: Mapping[str, Results], score: ComparisonScore
 ) -> list[Measurement]:
     """Return the differences of the report, with p-values corrected for all of them."""
-    pairs = [(other, layout.last) for other in layout.others]
+    # Of one run alone, that to the base model.
+    pairs = [(other, layout.last) for other in layout.names[:-1] or [BASE]]
     if layout.all_pairs:
         pairs = list(combinations(layout.names, 2))
     # Holm's correction is for all pairs of the table, whichever of them is looked at.
@@ -328,8 +320,8 @@ def comparison_tables(layout: Layout, rows: list[Measurement], results: Results)
 
 
 def _column(row: Measurement) -> str:
-    if row.against == BASE:
-        return CONTROL if row.metric == CONTROL else "gain"
+    if row.against == BASE and row.metric not in (CONTROL, LEAD):
+        return "gain"
     return row.metric
 
 
@@ -380,7 +372,7 @@ def step_tables(layout: Layout, rows: list[Measurement], results: Results) -> li
         f"{score.name} by step, in {score.unit}{interval_note(by_checkpoint)}",
         columns,
         labels=lambda row: (row.group or row.policy, f"step {row.step}"),
-        column_of=lambda row: row.metric if row.metric == LEAD else _column(row),
+        column_of=_column,
     )
     return [by_step_table, _best_checkpoints(layout, groups, score)]
 

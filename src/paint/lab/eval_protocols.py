@@ -70,13 +70,7 @@ def protocol_for(
 
     On a published benchmark it is the paper's (section 'Experimental Details'), on other problems
     as the recipe trains. For the embedded model: the paper's sampling, no thinking, at most 96
-    tokens.
-
-    Args:
-        benchmark: as for `paint eval`; None: AIME 2024, and the embedded model's held-out problems.
-        problems: number of its problems, from the first; None: all.
-        samples: of each problem.
-        thinking, max_new_tokens: in place of the protocol's, unless None.
+    tokens. The arguments are those of ``paint.compare``.
 
     Raises ConfigError if prompts or grader are the user's own, and no benchmark is named.
     """

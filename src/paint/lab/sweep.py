@@ -40,9 +40,8 @@ def sweep_combinations(sweep: Any) -> list[dict[str, Any]]:
             raise ConfigError(f"sweep: {name} is named twice; give all of its values at once")
         if isinstance(several, str | Mapping) or not isinstance(several, Iterable):
             raise ConfigError(f"sweep: {name} needs a list of values, got {format_short(several)}")
-        # Arrays and numbers of NumPy become Python's.
-        plain = several.tolist() if hasattr(several, "tolist") else list(several)
-        values[name] = [one.tolist() if hasattr(one, "tolist") else one for one in plain]
+        # Numbers of NumPy become Python's.
+        values[name] = [one.tolist() if hasattr(one, "tolist") else one for one in several]
         if not values[name]:
             raise ConfigError(f"sweep: {name} has no values; write them after its name")
     return [

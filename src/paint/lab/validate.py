@@ -224,7 +224,9 @@ def _check_prompts(
         # The context of the first step, before a completion.
         context, _ = masked_context(contexts, problem, run.config.train.seed)
         written = views.texts(problem, [context.text], complete=context.complete)
-        check.views = dict(zip(("student", "teacher"), written, strict=True))
+        for name, text in zip(("student", "teacher"), written, strict=True):
+            ids = tokenizer.encode(text, add_special_tokens=False)
+            check.views[name] = str(tokenizer.decode(ids))
     return list(good.values())
 
 

@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import paint
 from conftest import logits_alone
 from fake_hub import fake_hub
-from paint.config.run_folder import RunError, latest_checkpoint
+from paint.config.run_folder import RunError, checkpoint_of
 from paint.config.schema import ConfigError, EvaluationConfig
 from paint.core.demo_files import MODEL
 from paint.core.storage import SUMS, CorruptFileError, verify_checksums, write_sums
@@ -36,9 +36,7 @@ from real_vllm import needs_vllm, scored_by, serving
 @pytest.fixture(scope="module")
 def checkpoint(run: Path) -> Path:
     """The run's last one; its first has weights of its own."""
-    checkpoint = latest_checkpoint(run)
-    assert checkpoint is not None
-    return checkpoint
+    return checkpoint_of(run)
 
 
 @pytest.fixture(scope="module")
@@ -255,8 +253,7 @@ def evaluate(folder: Path) -> None:
 def damaged(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the run whose last checkpoint has a NaN, with right checksums."""
     folder = copytree(run, tmp_path_factory.mktemp("damaged") / "run")
-    checkpoint = latest_checkpoint(folder)
-    assert checkpoint is not None
+    checkpoint = checkpoint_of(folder)
     path = checkpoint / "adapter/adapter_model.safetensors"
     weights = load_file(path)
     next(iter(weights.values()))[0, 0] = torch.nan
@@ -281,9 +278,7 @@ def test_export_of_weights_that_are_not_finite_names_last_finite_checkpoint(
 
 def test_export_beyond_its_number_format_is_refused(run: Path, tmp_path: Path) -> None:
     folder = copytree(run, tmp_path / "run")
-    checkpoint = latest_checkpoint(folder)
-    assert checkpoint is not None
-    trained = trained_in(checkpoint, "lora")
+    trained = trained_in(checkpoint_of(folder), "lora")
     weights = load_file(trained / "adapter_model.safetensors")
     next(iter(weights.values()))[0, 0] = 1e5
     save_file(weights, trained / "adapter_model.safetensors", metadata={"format": "pt"})

@@ -179,36 +179,23 @@ def _cell(value: Any, field_name: str, row: int) -> Any:
     """Return a cell as JSON takes it; missing numbers of pandas become null."""
     try:
         require_shallow(value)
-    except ValueError as error:
-        raise DataError(f'row {row}: field "{field_name}": {error}; convert it to text') from None
-    try:
         value = _plain(value)
-    except _LostIntegerError as error:
-        raise DataError(
-            f'row {row}: field "{field_name}" holds {error}, and pandas makes integers of Parquet '
-            f"fractions where another object has none; pass the Parquet file itself"
-        ) from None
-    if isinstance(value, float) and math.isnan(value):
-        return None
-    try:
+        if isinstance(value, float) and math.isnan(value):
+            return None
         json.dumps(value, ensure_ascii=False).encode("utf-8")  # no half of a surrogate pair
     except (TypeError, ValueError) as error:
         raise DataError(
-            f'row {row}: field "{field_name}" is {format_value(value)} ({reason(error)}); convert '
-            f"it to text, numbers, lists or dicts"
+            f'row {row}: field "{field_name}": {reason(error)}; convert it to text, numbers, lists '
+            f"or dicts"
         ) from None
     return value
-
-
-class _LostIntegerError(Exception):
-    """A fraction that may have been an integer."""
 
 
 def _plain(value: Any, *, is_array: bool = False, is_struct: bool = False) -> Any:
     """Return a value without numbers and arrays of NumPy.
 
-    In an object (``is_struct``) of an array (``is_array``), as pandas reads them from Parquet, 5.0
-    was 5 or 5.0: it raises _LostIntegerError.
+    Raises ValueError for 5.0 in an object (``is_struct``) of an array (``is_array``): as pandas
+    reads them from Parquet, it was 5 or 5.0.
     """
     kind = getattr(getattr(value, "dtype", None), "kind", "")
     # Times of NumPy would become numbers.
@@ -216,7 +203,10 @@ def _plain(value: Any, *, is_array: bool = False, is_struct: bool = False) -> An
         is_array = is_array or hasattr(value, "__len__")
         value = value.tolist()
     if is_struct and isinstance(value, float) and not value % 1:
-        raise _LostIntegerError(value)
+        raise ValueError(
+            f"{value} may be an integer that pandas made a fraction, as another object has none; "
+            f"pass the Parquet file itself"
+        )
     if isinstance(value, Mapping):
         return {
             key: _plain(item, is_array=is_array, is_struct=is_array) for key, item in value.items()

@@ -115,14 +115,12 @@ def run_data(
         for step, rollouts in chosen.items():
             steps.append(_step_data(run, shared, step, rollouts, count))
 
-    validation, columns = graded_validation(run, display), columns_of(metrics)
-    evaluations = evaluations_of(run, page or run / PAGE)
+    course = course_of(run, metrics, page or run / PAGE, display)
     vocabulary = list(shared.vocabulary)
     return {
         "name": run.resolve().name,
         "method": config.train.method,
-        "change": describe_change(validation, metrics, is_evaluated=bool(evaluations)),
-        "evaluations": evaluations,
+        **course,
         "run_info": {
             "model": config.model.path,
             "data": config.data.place,
@@ -137,14 +135,29 @@ def run_data(
             "skip_tokens": config.objective.skip_tokens,
             "temperature": config.loss_temperature,
         },
-        "metrics": columns,
-        "charts": charts_of(columns),
+        "charts": charts_of(course["metrics"]),
         "warnings": warning_history(metrics),
-        "validation": [validation_data(*place, graded) for place, graded in validation.items()],
         "stored_steps": _stored_steps(run),
         "steps": steps,
         "vocabulary": list(map(text_of, token_bytes(tokenizer, vocabulary))),
         "special": [i in tokenizer.all_special_ids for i in vocabulary],
+    }
+
+
+def course_of(
+    run: Path,
+    metrics: Sequence[Mapping[str, float]],
+    page: Path,
+    display: Display,
+    further: Sequence[Path] = (),
+) -> dict[str, Any]:
+    """Return what the pages of one run and of several show of a run as a whole."""
+    validation, evaluations = graded_validation(run, display), evaluations_of(run, page, further)
+    return {
+        "change": describe_change(validation, metrics, is_evaluated=bool(evaluations)),
+        "evaluations": evaluations,
+        "metrics": columns_of(metrics),
+        "validation": [validation_data(*place, graded) for place, graded in validation.items()],
     }
 
 

@@ -10,10 +10,8 @@ from paint.config.run_folder import RunError, read_metrics, read_run, read_statu
 from paint.core.display import Display
 from paint.core.errors import PaintError
 from paint.core.storage import digest, is_locked
-from paint.evaluation.change import describe_change, graded_validation
 from paint.evaluation.store import GRADES
-from paint.lab.viewer.run import charts_of, columns_of, validation_data
-from paint.lab.viewer.run_evaluations import evaluations_of
+from paint.lab.viewer.run import charts_of, course_of
 
 
 def runs_in(targets: Sequence[Path]) -> list[Path]:
@@ -70,18 +68,9 @@ def version_of(targets: Sequence[Path]) -> str:
 
 
 def _run_data(run: Path, targets: Sequence[Path], page: Path, display: Display) -> dict[str, Any]:
-    metrics, validation = read_metrics(run), graded_validation(run, display)
-    status = read_status(run, run)
-    others = [target for target in targets if target != run]
-    evaluations = evaluations_of(run, page, others)
-    return {
-        "state": status.state,
-        "steps": status.steps,
-        "change": describe_change(validation, metrics, is_evaluated=bool(evaluations)),
-        "evaluations": evaluations,
-        "metrics": columns_of(metrics),
-        "validation": [validation_data(*place, graded) for place, graded in validation.items()],
-    }
+    status, others = read_status(run, run), [target for target in targets if target != run]
+    course = course_of(run, read_metrics(run), page, display, others)
+    return {"state": status.state, "steps": status.steps, **course}
 
 
 def _names(runs: Sequence[Path], targets: Sequence[Path]) -> list[str]:

@@ -14,7 +14,6 @@ from paint.core.display import Display
 from paint.core.errors import wrap_errors
 from paint.core.storage import read_json
 from paint.evaluation.frame import Chart, Report, read_report, select_rows
-from paint.evaluation.store import find_stores
 from paint.lab.viewer.evaluation import evaluation_data
 from paint.lab.viewer.page import PAGE, write_page
 from paint.lab.viewer.run import EVERYTHING, PageSpec, run_data
@@ -66,10 +65,6 @@ def _kind_of(targets: Sequence[Path], *, live: bool) -> str:
     if runs or live:
         if not runs_in(targets):
             raise ConfigError(f"--watch is for runs, and {targets[0]} holds none")
-        # What is named beside runs are folders of runs, or evaluations of them.
-        for target in targets:
-            if not (runs_in([target]) or find_stores(target)):
-                raise ConfigError(f"{target} holds neither a run nor an evaluation of one")
         return "runs"
     # A comparison has runs and evaluations below it, too: its report comes first.
     if tables_data(targets)["reports"]:
