@@ -1,13 +1,4 @@
-"""Layout and reading of run folders.
-
-    run.json                    resolved config, identity, versions, git revision, command
-    metrics.jsonl               one line per step
-    rollouts/step-000001.jsonl  every rollout of the step: ids, text, overlap, mask ratio, context
-    tokens/step-000001.parquet  some of these token by token (paint.training.token_log)
-    validation/step-000020/     an evaluation of that checkpoint (paint.evaluation.store)
-    inputs/                     copies of the files of context, validation and drift
-    checkpoints/step-000020/    adapter (peft format) or model, optimizer, an averaged teacher,
-                                state; resuming is bit-exact; SHA256SUMS of all of these
+"""Reading of run folders (docs/reference/run-folder.md).
 
 Checkpoints and rollouts get their names when they are complete, so a kill leaves the last complete
 ones. Run folders are written by paint.training (run_log, checkpoint).

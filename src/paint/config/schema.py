@@ -1,13 +1,9 @@
 """Settings of training and evaluation, as frozen dataclasses.
 
-The defaults are the paper's setting (section 'Experimental Details') but for objective.clip_mode.
-Where the paper is silent, the default is that of OPSD's public scripts (siyan-zhao/OPSD at 590ec26)
-or ours, and its docstring says which. The docstring below a field is its help text. Ranges are
-checked whenever a section is built (paint.core.settings), types when a table is read
-(paint.config.recipe).
-
-A config is data: nothing that it names is imported. Rules between sections, and those that need an
-algorithm, an engine or a divergence, are in paint.resolve.check.
+The defaults are the paper's (section 'Experimental Details') but for objective.clip_mode, or those
+of OPSD's public scripts (siyan-zhao/OPSD at 590ec26), or ours. The docstring below a field is its
+help text, and says which. Ranges are checked whenever a section is built (paint.core.settings),
+types when a table is read (paint.config.recipe), rules between settings in paint.resolve.check.
 """
 
 import re

@@ -1,19 +1,8 @@
 """Extensions: objects that a setting names as "module:name", and the options that they declare.
 
-An extension declares options by annotating ``options`` with a frozen dataclass:
-
-    @dataclass(frozen=True)
-    class RlsdOptions:
-        epsilon: float = setting(0.2, within("[0, 1]"), "paper: 0.2")
-        '''Largest relative change of a token's advantage (paper: Eq. 5).'''
-
-    class Rlsd(Algorithm):
-        options: RlsdOptions                          # self.options
-
-    def grade(completion, row, options: GradeOptions):  # an argument of this name
-
-A config holds them as a table (``OptionTable``), so that it can be read where the extension is not
-installed. ``build_options`` makes the dataclass of the table.
+An extension annotates ``options`` with a frozen dataclass, in its class or as an argument of its
+function (docs/how-to/extend.md). A config holds them as a table, so that it can be read where the
+extension is not installed; ``build_options`` makes the dataclass of the table.
 """
 
 import dataclasses

@@ -1,13 +1,8 @@
-"""Trust in records: whether what a file such as run.json names may run.
+"""Trust in records: whether what a file such as run.json names may run (SECURITY.md).
 
-A record is data: its modules, command lines and addresses are used only where
-
-- the user names them in the same call: on the command line, in an argument or in a recipe;
-- the user trusts the records of the call (``--trust``, ``trust=True``); or
-- the record is the user's own: the digest of its settings is in a file in the user's state folder.
-
-Of any other record no options are taken for code that the user names, since an option may be an
-address that gets the user's key.
+It does where the user names it in the same call, trusts the records of the call, or has written the
+record: the digest of its settings is in a file in the user's state folder. Of any other record no
+options are taken for code that the user names: one may be an address that gets the user's key.
 """
 
 import hashlib
