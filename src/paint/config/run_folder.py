@@ -35,8 +35,8 @@ from paint.core.storage import (
 from paint.core.trust import (
     Executable,
     is_remembered,
-    leave_out_options,
     read_names,
+    tell_left_out,
     trusts_records,
 )
 
@@ -139,7 +139,7 @@ def _without_options(config: Config, names: Sequence[str], record: Path) -> Conf
             named = getattr(settings, owner)
             owners = named if isinstance(named, tuple) else (named,)
             if not set(names).isdisjoint(owners):
-                leave_out_options(f"{section.name}.{key}", getattr(settings, key), record)
+                tell_left_out(f"{section.name}.{key}", getattr(settings, key), record, owners)
                 config = config.changed(section.name, **{key: NO_OPTIONS})
     return config
 

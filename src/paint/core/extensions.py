@@ -20,7 +20,7 @@ from paint.core.credentials import is_reference, read_references
 from paint.core.errors import ConfigError, cut, did_you_mean, format_short, reason, wrap_errors
 from paint.core.settings import check_value, convert_value, is_setting_type, require_no_secret
 from paint.core.storage import digest_of_file
-from paint.core.trust import Executable, is_asked, require_trusted, tell_left_out
+from paint.core.trust import Executable, is_asked, require_trusted
 from paint.core.user_code import UserCodeError, line_of, user_code, user_errors
 
 _SPEC = re.compile(r"\w+(\.\w+)*:\w+")
@@ -329,7 +329,6 @@ def build_options(
         read = ", ".join(map(format_short, references.values()))
         # Neither its text nor its cause, which may have the values.
         raise ConfigError(f"{name} with the values of {read} is refused; change them") from None
-    tell_left_out(name, values_of(options) | references)
     for key, reference in references.items() if is_record else ():
         object.__setattr__(options, key, reference)  # it is frozen
     return options

@@ -154,12 +154,6 @@ class RecordedAlgorithm(Algorithm):
         self.needs_rollouts = bool(needs.get("rollouts"))  # type: ignore[misc]
 
 
-_ATTRIBUTES = (
-    *("needs_rollouts", "needs_context", "needs_grades", "needs_teacher", "passes_over"),
-    *("min_samples", "uses_policy_gradient", "learns_from"),
-)
-
-
 def needs_of(algorithm: Algorithm) -> dict[str, bool]:
     return {"context": algorithm.needs_context, "rollouts": algorithm.needs_rollouts}
 
@@ -180,9 +174,6 @@ def find_algorithm(config: TrainConfig) -> Algorithm:
     with extension_errors("train.method", name):
         algorithm = found()
         algorithm.options = options
-        # They may be properties, and are read in many places: one that raises is told here.
-        for attribute in _ATTRIBUTES:
-            getattr(algorithm, attribute)
     require_overrides(algorithm, f"train.method {name}")
     if type(algorithm).step is Algorithm.step:
         raise ConfigError(f"train.method {name} has no step; define it")
