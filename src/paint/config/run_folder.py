@@ -53,15 +53,7 @@ CHANGEABLE_ON_RESUME = {
 """Settings that may change when a run is resumed; none of them changes a result: what is at the
 paths must have the digests that run.json has."""
 
-FACTS = {
-    "id",
-    "config",
-    "needs",
-    "problems",
-    "context",
-    "model",
-    "versions",
-}  # required keys of run.json
+FACTS = {"id", "config", "problems", "context", "model", "versions"}  # required keys of run.json
 ROWS = "data.jsonl"  # in a run's folder, the rows that were passed in Python
 OWN_ROWS = "own_rows"  # key of run.json: data.path is ``ROWS`` in the folder, wherever that lies
 
