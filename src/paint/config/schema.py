@@ -19,7 +19,6 @@ from paint.config.context_sources import SOURCES, context_source, sources_help
 
 # "as" marks what other modules may import from here, for mypy.
 from paint.core.errors import ConfigError as ConfigError
-from paint.core.errors import format_value
 from paint.core.extensions import OptionTable, options_of
 from paint.core.schedules import linear
 from paint.core.settings import MAX_COUNT as MAX_COUNT
@@ -31,6 +30,7 @@ from paint.core.settings import (
     is_folder_name,
     or_none,
     require,
+    require_default,
     setting,
     within,
 )
@@ -683,12 +683,11 @@ class EvaluationConfig(Section):
 
     def __post_init__(self) -> None:
         Section.__post_init__(self)
-        rollout = self.rollout
-        for key, value, note in (
-            ("off_policy_steps", 0, "an evaluation has no training steps"),
-            ("samples_per_problem", 1, "`--samples` is the number"),
-            ("max_attempts", 1, "every answer counts"),
+        for key, note in (
+            ("off_policy_steps", "an evaluation has no training steps"),
+            ("samples_per_problem", "`--samples` is the number"),
+            ("max_attempts", "every answer counts"),
         ):
-            require(rollout, key, getattr(rollout, key) == value, format_value(value), note)
+            require_default(self.rollout, key, "in an evaluation", note)
         is_graded = not self.grading.is_off
         require(self.grading, "grader", is_graded, "a grader", "an evaluation needs grades")

@@ -103,12 +103,12 @@ class Distillation(_BuiltIn):
 class GrpoOptions:
     """Options of GRPO (paint.algorithms.grpo)."""
 
-    clip: float = setting(0.2, within("(0, 1)"), "default: 0.2")
+    clip: float = setting(0.2, within("(0, 1)"))
     """Clip range ε of the ratio of new to old probability around 1, in (0, 1) (OPSD's scripts,
     0.2)."""
-    kl: float = setting(0.0, within("[0, inf)"), "default: 0, off")
+    kl: float = setting(0.0, within("[0, inf)"))
     """Weight β of the KL to the model before training, at least 0 (OPSD's scripts: none)."""
-    iterations: int = setting(1, POSITIVE, "updates; default: 1")
+    iterations: int = setting(1, POSITIVE)
     """Optimizer updates on the same completions; with 1 the ratio is 1 and nothing is clipped
     (OPSD's scripts, 1)."""
 
