@@ -1,15 +1,11 @@
 """What every command does alike: it ends with one line on what is misspelt or missing."""
 
-import inspect
 from pathlib import Path
 
 import pytest
 
 from paint.cli import main
 from paint.cli.main import COMMANDS
-from paint.cli.parser import flags_of, settings_type
-from paint.cli.reader import setting_flags
-from paint.commands import parameters_of
 
 # The words before the flags, of what is missing.
 WORDS = {
@@ -32,10 +28,6 @@ WORDS = {
     "train": "nowhere.toml",
 }
 
-# What the shell calls otherwise than Python, or has alone.
-OF_THE_SHELL = {"yes": "confirm", "model.path": "model", "data.path": "data"}
-SHELL_ONLY = {"json", "verbose"}
-
 
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,16 +42,3 @@ def test_command_missing_file_ends_in_one_line(
     said = capsys.readouterr().err
     assert len(said.splitlines()) == 1, said
     assert "nowhere" in said
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_flags_are_arguments_of_the_function_by_the_same_names(name: str) -> None:
-    command = COMMANDS[name]
-    arguments = set(inspect.signature(command.function).parameters)
-    settings = settings_type(command.function)
-    of_sections = setting_flags(settings) if settings else {}
-    for flag in flags_of(command):
-        section = flag.partition(".")[0]
-        is_named = OF_THE_SHELL.get(flag, flag) in arguments or section in arguments
-        assert is_named or flag in of_sections or flag in SHELL_ONLY, flag
-    assert len(parameters_of(command.function)) == len(arguments)

@@ -1,9 +1,6 @@
 """The one reader of a line: its words by the types of a command's parameters and settings.
 
---train.steps 3              a setting: ``apply_settings`` reads it as it reads a sweep's
---gpus 2                     a parameter
---model.no-liger             a switch that is off; --model.liger=False, too
---train.options.epsilon 0.1  an option, of which the type is known once the extension is
+The type of an option, such as --train.options.epsilon, is known once its extension is.
 """
 
 import dataclasses

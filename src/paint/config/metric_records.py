@@ -1,9 +1,7 @@
 """The metrics of a step and of an evaluation, one record each.
 
-The lines and charts of a run, the columns of evaluations and the names that an algorithm may not
-give its values are read from here. Warnings are in paint.config.collapse, units and meanings in
-docs/reference/metrics.md. A metric is computed where its values are: paint.training.run_log,
-paint.evaluation.metrics, or the score of an algorithm. One without a record is logged all the same.
+Lines, charts, columns of evaluations and reserved names are read from here; meanings and units are
+in docs/reference/metrics.md. A metric without a record is logged all the same.
 """
 
 import re

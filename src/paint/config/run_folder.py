@@ -1,13 +1,4 @@
-"""Layout and reading of run folders.
-
-    run.json                    resolved config, identity, versions, git revision, command
-    metrics.jsonl               one line per step
-    rollouts/step-000001.jsonl  every rollout of the step: ids, text, overlap, mask ratio, context
-    tokens/step-000001.parquet  some of these token by token (paint.training.token_log)
-    validation/step-000020/     an evaluation of that checkpoint (paint.evaluation.store)
-    inputs/                     copies of the files of context, validation and drift
-    checkpoints/step-000020/    adapter (peft format) or model, optimizer, an averaged teacher,
-                                state; resuming is bit-exact; SHA256SUMS of all of these
+"""Reading of run folders (docs/reference/run-folder.md).
 
 Checkpoints and rollouts get their names when they are complete, so a kill leaves the last complete
 ones. Run folders are written by paint.training (run_log, checkpoint).
@@ -44,8 +35,8 @@ from paint.core.storage import (
 from paint.core.trust import (
     Executable,
     is_remembered,
-    leave_out_options,
     read_names,
+    tell_left_out,
     trusts_records,
 )
 
@@ -62,15 +53,7 @@ CHANGEABLE_ON_RESUME = {
 """Settings that may change when a run is resumed; none of them changes a result: what is at the
 paths must have the digests that run.json has."""
 
-FACTS = {
-    "id",
-    "config",
-    "needs",
-    "problems",
-    "context",
-    "model",
-    "versions",
-}  # required keys of run.json
+FACTS = {"id", "config", "problems", "context", "model", "versions"}  # required keys of run.json
 ROWS = "data.jsonl"  # in a run's folder, the rows that were passed in Python
 OWN_ROWS = "own_rows"  # key of run.json: data.path is ``ROWS`` in the folder, wherever that lies
 
@@ -148,7 +131,7 @@ def _without_options(config: Config, names: Sequence[str], record: Path) -> Conf
             named = getattr(settings, owner)
             owners = named if isinstance(named, tuple) else (named,)
             if not set(names).isdisjoint(owners):
-                leave_out_options(f"{section.name}.{key}", getattr(settings, key), record)
+                tell_left_out(f"{section.name}.{key}", getattr(settings, key), record, owners)
                 config = config.changed(section.name, **{key: NO_OPTIONS})
     return config
 

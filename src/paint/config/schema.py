@@ -1,13 +1,9 @@
 """Settings of training and evaluation, as frozen dataclasses.
 
-The defaults are the paper's setting (section 'Experimental Details') but for objective.clip_mode.
-Where the paper is silent, the default is that of OPSD's public scripts (siyan-zhao/OPSD at 590ec26)
-or ours, and its docstring says which. The docstring below a field is its help text. Ranges are
-checked whenever a section is built (paint.core.settings), types when a table is read
-(paint.config.recipe).
-
-A config is data: nothing that it names is imported. Rules between sections, and those that need an
-algorithm, an engine or a divergence, are in paint.resolve.check.
+The defaults are the paper's (section 'Experimental Details') but for objective.clip_mode, or those
+of OPSD's public scripts (siyan-zhao/OPSD at 590ec26), or ours. The docstring below a field is its
+help text, and says which. Ranges are checked whenever a section is built (paint.core.settings),
+types when a table is read (paint.config.recipe), rules between settings in paint.resolve.check.
 """
 
 import re
@@ -23,7 +19,6 @@ from paint.config.context_sources import SOURCES, context_source, sources_help
 
 # "as" marks what other modules may import from here, for mypy.
 from paint.core.errors import ConfigError as ConfigError
-from paint.core.errors import format_value
 from paint.core.extensions import OptionTable, options_of
 from paint.core.schedules import linear
 from paint.core.settings import MAX_COUNT as MAX_COUNT
@@ -35,6 +30,7 @@ from paint.core.settings import (
     is_folder_name,
     or_none,
     require,
+    require_default,
     setting,
     within,
 )
@@ -687,12 +683,11 @@ class EvaluationConfig(Section):
 
     def __post_init__(self) -> None:
         Section.__post_init__(self)
-        rollout = self.rollout
-        for key, value, note in (
-            ("off_policy_steps", 0, "an evaluation has no training steps"),
-            ("samples_per_problem", 1, "`--samples` is the number"),
-            ("max_attempts", 1, "every answer counts"),
+        for key, note in (
+            ("off_policy_steps", "an evaluation has no training steps"),
+            ("samples_per_problem", "`--samples` is the number"),
+            ("max_attempts", "every answer counts"),
         ):
-            require(rollout, key, getattr(rollout, key) == value, format_value(value), note)
+            require_default(self.rollout, key, "in an evaluation", note)
         is_graded = not self.grading.is_off
         require(self.grading, "grader", is_graded, "a grader", "an evaluation needs grades")

@@ -1,19 +1,8 @@
 """Extensions: objects that a setting names as "module:name", and the options that they declare.
 
-An extension declares options by annotating ``options`` with a frozen dataclass:
-
-    @dataclass(frozen=True)
-    class RlsdOptions:
-        epsilon: float = setting(0.2, within("[0, 1]"), "paper: 0.2")
-        '''Largest relative change of a token's advantage (paper: Eq. 5).'''
-
-    class Rlsd(Algorithm):
-        options: RlsdOptions                          # self.options
-
-    def grade(completion, row, options: GradeOptions):  # an argument of this name
-
-A config holds them as a table (``OptionTable``), so that it can be read where the extension is not
-installed. ``build_options`` makes the dataclass of the table.
+An extension annotates ``options`` with a frozen dataclass, in its class or as an argument of its
+function (docs/how-to/extend.md). A config holds them as a table, so that it can be read where the
+extension is not installed; ``build_options`` makes the dataclass of the table.
 """
 
 import dataclasses
@@ -31,7 +20,7 @@ from paint.core.credentials import is_reference, read_references
 from paint.core.errors import ConfigError, cut, did_you_mean, format_short, reason, wrap_errors
 from paint.core.settings import check_value, convert_value, is_setting_type, require_no_secret
 from paint.core.storage import digest_of_file
-from paint.core.trust import Executable, is_asked, require_trusted, tell_left_out
+from paint.core.trust import Executable, is_asked, require_trusted
 from paint.core.user_code import UserCodeError, line_of, user_code, user_errors
 
 _SPEC = re.compile(r"\w+(\.\w+)*:\w+")
@@ -340,7 +329,6 @@ def build_options(
         read = ", ".join(map(format_short, references.values()))
         # Neither its text nor its cause, which may have the values.
         raise ConfigError(f"{name} with the values of {read} is refused; change them") from None
-    tell_left_out(name, values_of(options) | references)
     for key, reference in references.items() if is_record else ():
         object.__setattr__(options, key, reference)  # it is frozen
     return options

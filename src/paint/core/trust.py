@@ -1,13 +1,8 @@
-"""Trust in records: whether what a file such as run.json names may run.
+"""Trust in records: whether what a file such as run.json names may run (SECURITY.md).
 
-A record is data: its modules, command lines and addresses are used only where
-
-- the user names them in the same call: on the command line, in an argument or in a recipe;
-- the user trusts the records of the call (``--trust``, ``trust=True``); or
-- the record is the user's own: the digest of its settings is in a file in the user's state folder.
-
-Of any other record no options are taken for code that the user names, since an option may be an
-address that gets the user's key.
+It does where the user names it in the same call, trusts the records of the call, or has written the
+record: the digest of its settings is in a file in the user's state folder. Of any other record no
+options are taken for code that the user names: one may be an address that gets the user's key.
 """
 
 import hashlib
@@ -45,8 +40,6 @@ class Call:
     own: set[str] = field(default_factory=set)  # in records of the user's own
     trusted: set[str] = field(default_factory=set)
     trusts: bool = False  # the records of others, too
-    # Options of others' records by setting, each with its record.
-    left_out: dict[str, tuple[str, Mapping[str, Any]]] = field(default_factory=dict)
     told: set[str] = field(default_factory=set)  # messages
 
 
@@ -83,30 +76,23 @@ def trusts_records() -> bool:
     return any(call.trusts for call in _calls)
 
 
-def leave_out_options(setting: str, options: Mapping[str, Any], record: object) -> None:
-    """Note the options, such as those of grading.options, that are not taken from a record."""
-    if _calls:
-        _calls[-1].left_out[setting] = (str(record), options)
+def tell_left_out(
+    setting: str, options: Mapping[str, Any], record: object, owners: Iterable[str]
+) -> None:
+    """Say once which options of a record are not taken for code that the user names."""
+    if not options or not any(map(is_asked, owners)):
+        return
+    listed = ", ".join(f"{key} {format_value(value)}" for key, value in options.items())
+    flag = f"--{setting}.{next(iter(options))}".replace("_", "-")
+    message = (
+        f"{record} was not written by you on this machine: its {setting} are not taken "
+        f"({redact(listed)}); give those that you want, such as {flag}"
+    )
+    if message not in _calls[0].told and os.environ.get("RANK", "0") == "0":
+        _calls[0].told.add(message)
+        from paint.core.display import Display  # loads rich, which `import paint` need not
 
-
-def tell_left_out(setting: str, in_force: Mapping[str, Any]) -> None:
-    """Say once which options of a record were not taken, where others are in force."""
-    for call in _calls:
-        record, options = call.left_out.pop(setting, ("", {}))
-        others = {key: value for key, value in options.items() if in_force.get(key, value) != value}
-        if not others:
-            continue
-        listed = ", ".join(f"{key} {format_value(value)}" for key, value in others.items())
-        flag = f"--{setting}.{next(iter(others))}".replace("_", "-")
-        message = (
-            f"{record} was not written by you on this machine: its {setting} are not taken "
-            f"({redact(listed)}); give those that you want, such as {flag}"
-        )
-        if message not in _calls[0].told and os.environ.get("RANK", "0") == "0":
-            _calls[0].told.add(message)
-            from paint.core.display import Display  # loads rich, which `import paint` need not
-
-            Display().warn(message)
+        Display().warn(message)
 
 
 def read_names(names: Iterable[str], record: object, *, is_own: bool) -> None:

@@ -103,12 +103,12 @@ class Distillation(_BuiltIn):
 class GrpoOptions:
     """Options of GRPO (paint.algorithms.grpo)."""
 
-    clip: float = setting(0.2, within("(0, 1)"), "default: 0.2")
+    clip: float = setting(0.2, within("(0, 1)"))
     """Clip range ε of the ratio of new to old probability around 1, in (0, 1) (OPSD's scripts,
     0.2)."""
-    kl: float = setting(0.0, within("[0, inf)"), "default: 0, off")
+    kl: float = setting(0.0, within("[0, inf)"))
     """Weight β of the KL to the model before training, at least 0 (OPSD's scripts: none)."""
-    iterations: int = setting(1, POSITIVE, "updates; default: 1")
+    iterations: int = setting(1, POSITIVE)
     """Optimizer updates on the same completions; with 1 the ratio is 1 and nothing is clipped
     (OPSD's scripts, 1)."""
 
@@ -154,12 +154,6 @@ class RecordedAlgorithm(Algorithm):
         self.needs_rollouts = bool(needs.get("rollouts"))  # type: ignore[misc]
 
 
-_ATTRIBUTES = (
-    *("needs_rollouts", "needs_context", "needs_grades", "needs_teacher", "passes_over"),
-    *("min_samples", "uses_policy_gradient", "learns_from"),
-)
-
-
 def needs_of(algorithm: Algorithm) -> dict[str, bool]:
     return {"context": algorithm.needs_context, "rollouts": algorithm.needs_rollouts}
 
@@ -180,9 +174,6 @@ def find_algorithm(config: TrainConfig) -> Algorithm:
     with extension_errors("train.method", name):
         algorithm = found()
         algorithm.options = options
-        # They may be properties, and are read in many places: one that raises is told here.
-        for attribute in _ATTRIBUTES:
-            getattr(algorithm, attribute)
     require_overrides(algorithm, f"train.method {name}")
     if type(algorithm).step is Algorithm.step:
         raise ConfigError(f"train.method {name} has no step; define it")

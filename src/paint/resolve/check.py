@@ -204,13 +204,8 @@ class ResolvedRollout:
     """The rollout section of an evaluation with its engine; its fields are those of Resolved."""
 
     rollout: RolloutConfig
-    engine: EngineType
     falls_back: bool = False
     notes: tuple[str, ...] = ()
-
-    @property
-    def owns_servers(self) -> bool:
-        return self.engine.is_remote and not self.rollout.urls
 
 
 def _check_engine(rollout: RolloutConfig, engine: EngineType) -> None:
@@ -508,9 +503,8 @@ def check_engine(rollout: RolloutConfig) -> EngineType:
 
 def resolve(run: Resolved, machine: Machine) -> Resolved:
     """Choose what is "auto" in a training, and plan its memory. Raises ConfigError."""
-    cautions = tuple(cautions_of(run))
     run = resolve_engine(run, machine)
-    run = replace(run, warnings=(*run.warnings, *cautions, *_without_effect(run)))
+    run = replace(run, warnings=(*run.warnings, *cautions_of(run), *_without_effect(run)))
     if machine.ranks > 1:
         run = replace(run, notes=(*run.notes, f"{machine.ranks} ranks"))
     # Each rank needs a row, as passes and sums are of all ranks together.
@@ -665,13 +659,13 @@ def resolve_evaluation(
             f"--merged` writes a complete model, which servers take)"
         )
     if rollout.engine != AUTO:
-        return ResolvedRollout(rollout, engine_of(rollout))
+        return ResolvedRollout(rollout)
     if earlier:
         # The stored samples name their engine, and the call goes on with it.
         engine, why = min(earlier), "as in an earlier call"
     falls_back = _may_fall_back(rollout)
     rollout = replace(rollout, engine=engine)
-    return ResolvedRollout(rollout, engine_of(rollout), falls_back, (f"engine: {engine}, {why}",))
+    return ResolvedRollout(rollout, falls_back, (f"engine: {engine}, {why}",))
 
 
 def _choose(rollout: RolloutConfig, machine: Machine, *models: ModelConfig) -> tuple[str, str]:

@@ -1,10 +1,8 @@
 """Estimate of GPU memory: resident bytes, and the bytes of each phase of a training step.
 
-The formulas are compared with counted bytes, on real widths with fake tensors
-(tests/resolve/test_memory.py): exact for the tensors that a layer saves for its backward pass,
-within a few percent for working memory. On an H100 the peaks of updates of a 1.7B were within 1 %
-of them (docs/dev/log.md). Fragmentation of the allocator and the CUDA context (half a GB) are not
-included.
+The formulas are compared with counted bytes (tests/resolve/test_memory.py). On an H100 the peaks of
+updates of a 1.7B were within 1 % of them (docs/dev/log.md). Fragmentation of the allocator and the
+CUDA context (half a GB) are not included.
 """
 
 from dataclasses import dataclass
