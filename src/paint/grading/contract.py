@@ -12,7 +12,7 @@ mean and no update. docs/how-to/own-grader.md says what the arguments hold.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, Self, runtime_checkable
 
 from paint.core.errors import PaintError
 from paint.grading.cost import Cost
@@ -146,10 +146,6 @@ class Grader(Protocol):
         """Return what of it is likely wrong on this machine, in one line; "" for nothing."""
         return ""
 
-    def lacks(self, row: Mapping[str, Any]) -> str:
-        """Return what a problem's row lacks for it, for a message; "" for nothing."""
-        return ""
-
     def check_rows(self, rows: Sequence[Mapping[str, Any]]) -> Sequence[RowCheck]:
         """Return what is found of each row by its own solution, where the grader can try that."""
         return [RowCheck()] * len(rows)
@@ -158,7 +154,7 @@ class Grader(Protocol):
         """End all processes at once; a later grading starts new ones."""
         return
 
-    def __enter__(self) -> "Grader":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -181,9 +177,8 @@ def require_some_grade(
         return
     failed = [i for i, grade in enumerate(grades) if grade.failed]
     if failed:
-        of = "all" if len(failed) == len(grades) else f"{len(failed)} of"
         said = (
-            f"{who} failed on {of} {len(grades)} completions, the first time on "
+            f"{who} failed on {len(failed)} of {len(grades)} completions, the first time on "
             f'problem {ids[failed[0]]} with "{grades[failed[0]].reason}"'
         )
     else:

@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 from tenacity import AsyncRetrying, RetryCallState, wait_random_exponential
 
@@ -131,8 +131,6 @@ class AsyncCalls:
 
 @dataclass
 class _Failures:
-    """The failures of one call."""
-
     kinds: list[str] = field(default_factory=list)
     began: float | None = None  # time of the first
 
@@ -202,7 +200,7 @@ class FunctionGrader(Grader):
     def close(self) -> None:
         self._caller.close()
 
-    def __enter__(self) -> "FunctionGrader":
+    def __enter__(self) -> Self:
         # What the function's module imports may take long: meanwhile a model is loaded.
         if isinstance(self._caller, Pool):
             self._caller.start()
@@ -309,7 +307,6 @@ def _refused(value: Any, fault: str) -> ValueError:
 
 
 def reward_word(reward: float | None) -> str:
-    """Return the reason of a grade that has no other."""
     if reward is None:
         return "not graded"
     if reward == 1:

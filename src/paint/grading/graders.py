@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 from paint.config.schema import GradingConfig
 from paint.core.errors import ConfigError
@@ -219,9 +219,6 @@ class WeightedGrader(Grader):
     def warning(self) -> str:
         return "; ".join(filter(None, (g.warning() for g in self._graders.values())))
 
-    def lacks(self, row: Mapping[str, Any]) -> str:
-        return next(filter(None, (g.lacks(row) for g in self._graders.values())), "")
-
     def check_rows(self, rows: Sequence[Mapping[str, Any]]) -> list[RowCheck]:
         columns = [grader.check_rows(rows) for grader in self._graders.values()]
         checks: list[RowCheck] = []
@@ -237,14 +234,13 @@ class WeightedGrader(Grader):
         for grader in self._graders.values():
             grader.close()
 
-    def __enter__(self) -> "WeightedGrader":
+    def __enter__(self) -> Self:
         for grader in self._graders.values():
             grader.__enter__()
         return self
 
 
 def ungraded(_: Item) -> Grade:
-    """Return no reward."""
     return Grade(None, reward_word(None))
 
 
