@@ -185,15 +185,9 @@ def _grade_columns(grade: Grade, *, gives_answers: bool) -> dict[str, Any]:
 def grade_of(row: Mapping[str, Any]) -> Grade:
     """Return the grade that a row of grades.jsonl holds; of parts, their rewards."""
     reward = row.get("reward", row["correct"])
-    return Grade(
-        None if reward is None else float(reward),
-        row["reason"],
-        row.get("failed", False),
-        row.get("feedback", ""),
-        {name: Grade(part) for name, part in row.get("rewards", {}).items()},
-        row.get("answer"),
-        row.get("metrics", {}),
-    )
+    if reward is not None:
+        reward = float(reward)  # a verdict is true or false
+    return Grade.stored(row, reward, row.get("answer"))
 
 
 def graded_samples(store: Store) -> GradedSamples:

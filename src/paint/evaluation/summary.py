@@ -211,9 +211,7 @@ def _differences(rows: Sequence[Measurement], score: str) -> Table:
     note = interval_note(row for row in select_rows(rows, against=...) if row.against)
     title = f"{score} less that of {first}, on the same problems{note}"
     heads = ["", "", "difference", "p", "detectable difference"]
-    # Few problems have neither.
-    used = [i for i, head in enumerate(heads) if not head or any(row[i] for row in body)]
-    return Table(title, [heads[i] for i in used], [[row[i] for i in used] for row in body])
+    return Table(title, heads, body)
 
 
 def _ungraded_note(graded: ByPolicy) -> str:

@@ -12,7 +12,7 @@ mean and no update. docs/how-to/own-grader.md says what the arguments hold.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from paint.core.errors import PaintError
 from paint.grading.cost import Cost
@@ -50,6 +50,19 @@ class Grade:
     def __post_init__(self) -> None:
         if self.failed:
             object.__setattr__(self, "reward", None)
+
+    @classmethod
+    def stored(cls, row: Mapping[str, Any], reward: float | None, answer: str | None) -> "Grade":
+        """Return the grade with these ``columns`` in a row of a file; of parts, their rewards."""
+        return cls(
+            reward,
+            row["reason"],
+            row.get("failed", False),
+            row.get("feedback", ""),
+            {name: Grade(part) for name, part in row.get("rewards", {}).items()},
+            answer,
+            row.get("metrics", {}),
+        )
 
     @property
     def correct(self) -> bool:
@@ -154,7 +167,7 @@ class Grader(Protocol):
         """End all processes at once; a later grading starts new ones."""
         return
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "Grader":
         return self
 
     def __exit__(self, *_: object) -> None:

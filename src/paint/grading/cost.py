@@ -51,7 +51,8 @@ class Cost:
         if not (self.calls or self.answers):
             return ""
         text = f"the grader gave {self.answers:,} answers by {self.calls:,} calls"
-        if self.failed:
-            most = Counter(self.failed).most_common()
-            text += f", of which failed: {', '.join(f'{count:,} {kind}' for kind, count in most)}"
+        begin = ", of which failed: "
+        for kind, count in Counter(self.failed).most_common():
+            text += f"{begin}{count:,} {kind}"
+            begin = ", "
         return f"{text}; {self.seconds:,.1f} s in all"

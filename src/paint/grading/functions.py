@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Self
+from typing import Any
 
 from tenacity import AsyncRetrying, RetryCallState, wait_random_exponential
 
@@ -200,7 +200,7 @@ class FunctionGrader(Grader):
     def close(self) -> None:
         self._caller.close()
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "FunctionGrader":
         # What the function's module imports may take long: meanwhile a model is loaded.
         if isinstance(self._caller, Pool):
             self._caller.start()

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Self
+from typing import Any
 
 from paint.config.schema import GradingConfig
 from paint.core.errors import ConfigError
@@ -234,7 +234,7 @@ class WeightedGrader(Grader):
         for grader in self._graders.values():
             grader.close()
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "WeightedGrader":
         for grader in self._graders.values():
             grader.__enter__()
         return self
