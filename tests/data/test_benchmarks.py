@@ -69,8 +69,9 @@ def test_load_benchmark_incomplete_published_set_is_refused(tmp_path: Path) -> N
 @pytest.mark.parametrize("spec", ["aime_24", "AIME-2024", "aime_24=copy.jsonl"])
 def test_load_benchmark_unknown_name_suggests_nearest(spec: str) -> None:
     name = spec.partition("=")[0]
-    assert refusal(spec).startswith(f"unknown evaluation set {name}; did you mean aime_2024?")
-    assert "there are aime_2024, aime_2025" in refusal("zzz")
+    assert refusal(spec).startswith(f"unknown evaluation set {name}; there are aime_2024, aime_20")
+    assert refusal(spec).endswith("did you mean aime_2024?")
+    assert "did you mean" not in refusal("zzz")
 
 
 def test_load_benchmark_own_file_is_named_by_stem(tmp_path: Path) -> None:

@@ -82,6 +82,7 @@ def test_read_problems_counts_formats_of_mixed_rows(tmp_path: Path) -> None:
 
 def test_read_problems_with_a_problem_or_named_columns_is_not_converted(tmp_path: Path) -> None:
     row = {"problem": "p", "solution": "s", "prompt": "q", "completion": "r"}
+    row |= GSM8K
     rows = read(tmp_path, row)
     assert (rows.problems[0].problem, rows.problems[0].solution, rows.notes) == ("p", "s", ())
     named = read(tmp_path, row, problem_field="prompt", solution_field="completion")
@@ -231,11 +232,6 @@ def test_read_problems_humaneval_solution_passes_its_tests(tmp_path: Path) -> No
     with pytest.raises(AssertionError):
         exec(code.replace("+", "-") + problem.fields["tests"], {})
     assert problem.id == "HumanEval/0"
-
-
-def test_read_problems_own_problem_stands_before_published_columns(tmp_path: Path) -> None:
-    [problem] = read(tmp_path, GSM8K | {"problem": "p", "solution": "s"}).problems
-    assert (problem.problem, problem.solution) == ("p", "s")
 
 
 @pytest.mark.parametrize(

@@ -161,7 +161,7 @@ def test_read_problems_chat_that_is_none_is_refused(
 
 
 def test_read_problems_reply_of_chat_is_solution_unless_the_row_has_one(tmp_path: Path) -> None:
-    asked = {"role": "user", "content": "q", "name": None, "tool_calls": []}
+    asked: dict[str, Any] = {"role": "user", "content": "q", "name": None, "tool_calls": []}
     reply = {"role": "assistant", "content": "r", "tool_calls": None}
     system = {"role": "system", "content": "s"}
     chats = [[asked, reply], [system, asked], [asked, reply, asked, reply]]
@@ -197,11 +197,6 @@ def test_read_problems_column_case_is_ignored_if_unambiguous(tmp_path: Path) -> 
     assert f'field "answer" is missing {fields}' in refusal(write(tmp_path, two))
 
 
-def evaluated(folder: Path, *rows: dict[str, Any]) -> list[Problem]:
-    data = DataConfig(path=str(write(folder, *rows)))
-    return read_problems(data, solutions=False).problems
-
-
 UNSOLVED: list[dict[str, Any]] = [
     {"problem": "p", "answer": "1"},
     {"problem": "p", "answer": "2", "solution": None},
@@ -211,8 +206,10 @@ UNSOLVED: list[dict[str, Any]] = [
 
 
 def test_read_evaluation_rows_without_solutions_are_accepted(tmp_path: Path) -> None:
+    data = DataConfig(path=str(write(tmp_path, *UNSOLVED)))
+    problems = read_problems(data, solutions=False).problems
     expected = [("p", ""), ("p", ""), ("q", ""), ("r", "s")]
-    assert [(p.problem, p.solution) for p in evaluated(tmp_path, *UNSOLVED)] == expected
+    assert [(p.problem, p.solution) for p in problems] == expected
 
 
 def test_read_problems_list_of_answers_is_several(tmp_path: Path) -> None:
@@ -294,12 +291,6 @@ def test_batch_indices_cut_batches_from_consecutive_epochs(
 def test_batch_indices_are_equal_in_every_process() -> None:
     expected = [[8, 9, 0], [3, 7, 4], [1, 5, 2], [6, 8, 6]]
     assert [batch_indices(10, 3, step, seed=0) for step in range(4)] == expected
-
-
-@pytest.mark.parametrize("arguments", [(0, 1, 0), (1, 0, 0), (1, 1, -1)])
-def test_batch_indices_invalid_arguments_are_refused(arguments: tuple[int, int, int]) -> None:
-    with pytest.raises(ValueError, match=r"count.*batch_size.*step"):
-        batch_indices(*arguments, seed=0)
 
 
 def test_read_problems_dotted_name_is_a_field_in_an_object(tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ from paint.data.problems import read_problems
 from paint.data.readers import (
     BadRow,
     DataError,
-    HubError,
     Number,
     data_files,
     read_hub,
@@ -178,12 +177,12 @@ def test_read_hub_streams_rows_like_a_file(tmp_path: Path, monkeypatch: pytest.M
         ("owner/some.name-1", None, {"split": "train", **without_code}),
         ("owner/name", "config", {"split": "test", **without_code}),
     ]
-    with pytest.raises(HubError, match=r"owner/name@nowhere\b.*split"):
+    with pytest.raises(DataError, match=r"owner/name@nowhere\b.*split"):
         read_problems(DataConfig(path="owner/name@nowhere"))
 
 
 def test_read_hub_unreachable_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(HubError, match=r"nobody/nothing@train\b.*reach"):
+    with pytest.raises(DataError, match=r"nobody/nothing@train\b.*reach"):
         list(read_rows("nobody/nothing"))
 
     monkeypatch.chdir(tmp_path)

@@ -310,21 +310,20 @@ class Again:
         return "Again." if len(messages) < 3 else None
 
 
-@pytest.fixture
-def answered(adapted: Path, tmp_path: Path) -> Path:
-    """The same run, as if an environment had answered its turns."""
-    other = tmp_path / "runs/other"
-    shutil.copytree(adapted, other)
-    recorded = json.loads((other / "run.json").read_text())
-    recorded["config"]["conversation"]["environment"] = spec_of(Again)
-    (other / "run.json").write_text(json.dumps(recorded))
-    return other
+def recorded_with(run: Path, copy: Path, section: str, **values: Any) -> Path:
+    """A copy of a run, as if it had been trained with these settings."""
+    shutil.copytree(run, copy)
+    recorded = json.loads((copy / "run.json").read_text())
+    recorded["config"][section] |= values
+    (copy / "run.json").write_text(json.dumps(recorded))
+    return copy
 
 
 def test_eval_targets_of_different_conversations_are_refused_unless_one_is_named(
-    adapted: Path, answered: Path, tmp_path: Path
+    adapted: Path, tmp_path: Path
 ) -> None:
-    evals = tmp_path / "evals"
+    evals, other = tmp_path / "evals", tmp_path / "runs/other"
+    answered = recorded_with(adapted, other, "conversation", environment=spec_of(Again))
     pairs: list[list[str | Path]] = [[adapted, answered], [answered, adapted], ["demo", answered]]
     for targets in pairs:
         with pytest.raises(ConfigError, match=r"name it with --conversation\.environment"):
@@ -339,11 +338,8 @@ def test_eval_targets_of_different_conversations_are_refused_unless_one_is_named
 
 
 def test_eval_run_of_another_grader_is_refused(adapted: Path, tmp_path: Path) -> None:
-    other = tmp_path / "runs/graded"
-    shutil.copytree(adapted, other)
-    recorded = json.loads((other / "run.json").read_text())
-    recorded["config"]["grading"]["grader"] = [spec_of(always_right)]
-    (other / "run.json").write_text(json.dumps(recorded))
+    grader = [spec_of(always_right)]
+    other = recorded_with(adapted, tmp_path / "runs/graded", "grading", grader=grader)
     with pytest.raises(ConfigError, match=r"graded has grading\.grader .*always_right"):
         paint.evaluate([adapted, other], benchmarks="demo", output_dir=tmp_path)
 

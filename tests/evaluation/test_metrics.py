@@ -416,8 +416,6 @@ def test_over_seeds_identical_seeds_keep_uncertainty() -> None:
     assert interval.low == pytest.approx(1 / 12 - (1 + 1 / 12) * unseen, abs=0.01)
     rigid = over_seeds(np.array([[0.4] * 30, [0.5] * 30, [0.6] * 30]))
     assert rigid.high - 0.5 > 4.302653 * 0.1 / math.sqrt(3)
-    with pytest.raises(ValueError, match="at least one seed"):
-        over_seeds(np.zeros((0, 3)))
     with pytest.raises(ValueError, match="at least one problem"):
         over_seeds(np.zeros((3, 0)))
 
@@ -427,8 +425,7 @@ def test_pass_at_k_matches_enumeration(row: list[bool], data: st.DataObject) -> 
     k = data.draw(st.integers(1, len(row)))
     chosen = list(combinations(row, k))
     assert pass_at_k(np.array([row]), k)[0] == pytest.approx(sum(map(any, chosen)) / len(chosen))
-    with pytest.raises(ValueError, match=rf"pass@{len(row) + 1}"):
-        pass_at_k(np.array([row]), len(row) + 1)
+    assert math.isnan(pass_at_k(np.array([row]), len(row) + 1)[0])
 
 
 @pytest.mark.parametrize(

@@ -228,18 +228,15 @@ def test_store_that_replaces_drops_samples_of_other_prompts_alone(tmp_path: Path
     assert missing(opened(tmp_path, prompts=other)) == []
 
 
-def test_find_stores_leaves_out_samples_of_another_purpose(tmp_path: Path) -> None:
+def test_find_stores_lists_folders_with_samples_but_those_of_another_purpose(
+    tmp_path: Path,
+) -> None:
+    assert find_stores(tmp_path) == []
+    assert "holds no evaluation" in refusal(reopen_store(tmp_path))
     fill(fresh(tmp_path / "advice/student", purpose="rollouts"))
     fill(fresh(tmp_path / "base/mine"))
     assert find_stores(tmp_path) == [tmp_path / "base/mine"]
     assert find_stores(tmp_path / "advice/student") == [tmp_path / "advice/student"]
-
-
-def test_find_stores_lists_folders_with_samples(tmp_path: Path) -> None:
-    assert find_stores(tmp_path) == []
-    assert "holds no evaluation" in refusal(reopen_store(tmp_path))
-    fill(fresh(tmp_path / "base" / "mine"))
-    assert find_stores(tmp_path) == [tmp_path / "base" / "mine"]
 
 
 @pytest.mark.parametrize("kept", [STORED, ("settings.json", "problems.jsonl"), ("SHA256SUMS",)])

@@ -6,7 +6,7 @@ from typing import get_args
 import pytest
 
 from paint.data.problems import Problem
-from paint.objective.anchors import boxed_anchors, contains
+from paint.objective.anchors import contains
 from paint.objective.masking import MARKER, Placement, mask_solution, overlap
 from paint.objective.solution import (
     KINDS,
@@ -49,30 +49,6 @@ def test_anchors_of_matches_overlap_and_places(problems: list[Problem]) -> None:
             for text, place in ((problem.solution, anchor.place), (completion, anchor.met)):
                 if place:
                     assert contains(normalize(text[place[0] : place[1]]), anchor.text)
-
-
-def test_anchors_of_many_completions_finds_those_of_the_solution_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    read: list[str] = []
-
-    def counted(solution: str) -> dict[str, bool]:
-        read.append(solution)
-        return boxed_anchors(solution)
-
-    monkeypatch.setattr("paint.objective.solution.boxed_anchors", counted)
-    texts = ["We get $x = 3 + 41$ and", "$41$", "nothing", "it is 41."]
-    found = [anchors_of("So $x = 3 + 41$, or \\boxed{44}.", text) for text in texts]
-    assert len(read) == 1
-    assert [[a.text for a in anchors if a.found] for anchors in found] == [
-        ["3+41", "41"],
-        ["41"],
-        [],
-        ["41"],
-    ]
-    assert {tuple((a.boxed, a.place) for a in anchors) for anchors in found} == {
-        ((False, (8, 14)), (False, (12, 14)), (True, (27, 29)))
-    }
 
 
 @pytest.mark.parametrize(

@@ -471,5 +471,7 @@ class Broken:
 @pytest.mark.parametrize("grader", ["math", "none"])
 def test_train_with_an_environment_that_always_fails_names_it(grader: str, tmp_path: Path) -> None:
     config = small({"grading": {"grader": grader}}, environment=Broken)
-    with pytest.raises(GradingError, match=r"^step 1: the environment \S+:Broken failed on all 4 "):
+    with pytest.raises(
+        GradingError, match=r"^step 1: the environment \S+:Broken failed on 4 of 4 "
+    ):
         train(config, tmp_path)

@@ -3,7 +3,6 @@
 Every problem of a set has a unique id. This package contains no copy of a published set.
 """
 
-import difflib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -12,13 +11,13 @@ from typing import NamedTuple
 
 from paint.config.schema import DataConfig
 from paint.core.demo_files import HELD_OUT_PROBLEMS, NAME, NEW_RULES, NEW_RULES_PROBLEMS
+from paint.core.errors import did_you_mean
 from paint.core.settings import is_folder_name
 from paint.data.problems import OTHER_COLUMNS, Problem, read_problems, with_nested
 from paint.data.readers import (
     ENDINGS,
     BadRow,
     DataError,
-    HubError,
     data_files,
     read_rows,
     shorten,
@@ -106,11 +105,10 @@ def load_benchmark(
         return _published_set(name, copy if has_copy else None, limit)
     # A name without an ending means a known set. A file may have an equals sign in its name.
     if _is_plain_name(spec) or (has_copy and _is_plain_name(name) and not Path(spec).exists()):
-        near = difflib.get_close_matches(name.lower().replace("-", "_"), PUBLISHED, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(PUBLISHED)}"
+        near = did_you_mean(name.lower().replace("-", "_"), PUBLISHED)
         raise DataError(
-            f"unknown evaluation set {name}; {hint} "
-            f"(a file is named with its ending, such as .jsonl)"
+            f"unknown evaluation set {name}; there are {', '.join(PUBLISHED)}, and files, which "
+            f"are named with their ending{near}"
         )
     return _own_set(spec, limit, needs_answer, trained_on)
 
@@ -125,12 +123,7 @@ def _published_set(name: str, copy: str | None, limit: int | None) -> Benchmark:
 
     data = DataConfig(path=source, id_field=known.id_field, limit=limit)
     needs = {"tests": f"the grader {known.grader}"} if known.grader == "code" else {"answer": ""}
-    try:
-        problems = read_problems(data, needs=needs, solutions=False).problems
-    except HubError as error:
-        message = f"{name}: {error}; with a copy on this machine, write {name}=PATH"
-        raise DataError(message) from None
-
+    problems = read_problems(data, needs=needs, solutions=False).problems
     count = len(problems)
     is_complete = count == known.size if limit is None else count >= min(limit, known.size)
     if not is_complete:

@@ -128,7 +128,6 @@ class Contexts:
 
     @property
     def needs_attempts(self) -> bool:
-        """Whether a source depends on what other completions of the step are."""
         return any(context_source(s).origin == "step" for s in self.options.source)
 
     @cached_property
@@ -253,7 +252,6 @@ class Contexts:
 
     @property
     def shows_feedback(self) -> bool:
-        """Whether a source shows what the grader said."""
         return any(context_source(source).shows_feedback for source in self.options.source)
 
     def _depends_on_completion(self, source: str) -> bool:

@@ -64,7 +64,6 @@ def describe_mixture(problems: Sequence[Problem], data: DataConfig, drawn: int) 
 
 
 def counts_by_source(problems: Sequence[Problem]) -> dict[str, int]:
-    """Return the number of problems of each source, in their order."""
     return dict(Counter(problem.source for problem in problems))
 
 

@@ -295,10 +295,7 @@ def batch_indices(count: int, batch_size: int, step: int, seed: int) -> list[int
     Epochs are concatenated seeded permutations of all problems; a step may span several.
 
     Source: Algorithm 'complete adaptive privileged re-scoring recipe', 'Sample a minibatch'.
-    Raises ValueError for count or batch_size below 1, or step below 0.
     """
-    if count < 1 or batch_size < 1 or step < 0:
-        raise ValueError(f"got count {count}, batch_size {batch_size}, step {step}")
     first, end = step * batch_size, (step + 1) * batch_size
     epochs = range(first // count, (end - 1) // count + 1)
     sequence = [index for epoch in epochs for index in _permutation(count, seed, epoch)]

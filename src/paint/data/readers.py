@@ -33,10 +33,6 @@ class DataError(PaintError, ValueError):
     """A file or a row that cannot be used; the message names file, row, field and a hint."""
 
 
-class HubError(DataError):
-    """A hub data set that cannot be loaded."""
-
-
 class BadRow(Exception):
     """The error of a row: `reason` is the same for all errors of a kind, str() adds details."""
 
@@ -67,7 +63,7 @@ def read_rows(source: str | Path) -> Iterator[Row]:
             one list of objects; .csv and .tsv: the first record names the columns; .parquet), or a
             hub data set: owner/name or owner/name:config, with @split for a split other than train.
 
-    Raises DataError if a file, HubError if a hub data set cannot be read.
+    Raises DataError if the source cannot be read.
     """
     if _URL.match(str(source)):
         raise DataError(f"{source} is a URL; download the file and name it")
@@ -129,9 +125,10 @@ def data_files(path: Path) -> list[Path]:
 
 
 def read_hub(name: str, config: str | None, split: str) -> Iterator[Row]:
-    """Yield the rows of a hub data set by `datasets`. Raises HubError if it cannot be loaded."""
+    """Yield the rows of a hub data set by `datasets`. Raises DataError if it cannot be loaded."""
     where = f"{name}{f':{config}' if config else ''}@{split} on the hub"
-    with wrap_errors(where, HubError, "check the name and the network, or name a file"):
+    hint = "check the name and the network, or name a file (of a known set: NAME=PATH)"
+    with wrap_errors(where, DataError, hint):
         require_network()
         import datasets  # takes a second to import
 
@@ -373,7 +370,6 @@ def is_text(value: object) -> TypeGuard[str]:
 
 
 def not_text(name: str, value: object) -> BadRow:
-    """Return the error of a field whose value is no text."""
     return BadRow(f'field "{name}" is not text', f" but {kind_of(value)} (value {shorten(value)})")
 
 

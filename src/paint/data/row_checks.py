@@ -123,7 +123,6 @@ class GoldWarning:
 
     problem: Problem
     answer: str
-    parses: bool  # whether other spellings of it can be graded right
     why: str
 
     def __str__(self) -> str:
@@ -139,25 +138,21 @@ def gold_warnings(problems: Sequence[Problem]) -> list[GoldWarning]:
                 continue
             reading = explain_gold(answer)
             if not reading.parses:
-                found.append(GoldWarning(problem, answer, False, reading.reason))
+                found.append(GoldWarning(problem, answer, reading.reason))
             elif reading.suspicions:
                 why = f"{'; '.join(reading.suspicions)} (read as {shorten(reading.text)})"
-                found.append(GoldWarning(problem, answer, True, why))
+                found.append(GoldWarning(problem, answer, why))
     return found
 
 
 def announce_benchmark(grader: Grader, benchmark: Benchmark, display: Display) -> None:
     """Say how an evaluation set was read, and warn of rows and answers that cannot be graded.
 
-    Raises DataError if none of them can, or a row lacks what the grader needs.
+    Raises DataError if none of them can.
     """
     name, problems = benchmark.name, benchmark.problems
     for note in benchmark.notes:
         display.note(note)
-    for problem in problems:
-        lacking = grader.lacks(row_of(problem))
-        if lacking:
-            raise DataError(f"{name}, problem {problem.name}: {lacking}")
     announce_rows(grader, problems, name, display)
     count, unparsed = 0, []
     for problem in problems:
@@ -165,7 +160,7 @@ def announce_benchmark(grader: Grader, benchmark: Benchmark, display: Display) -
             count += 1
             why = grader.unreadable(answer)
             if why:
-                unparsed.append(GoldWarning(problem, answer, parses=False, why=why))
+                unparsed.append(GoldWarning(problem, answer, why))
     # Then the column is probably not that of the answers.
     if unparsed and len(unparsed) == count:
         raise DataError(

@@ -9,7 +9,6 @@ from paint.core.errors import reason
 from paint.core.storage import FolderInUse
 from paint.evaluation.grade import graded_samples
 from paint.evaluation.intervals import (
-    Comparison,
     compare_paired,
     is_comparable,
     mean_of_samples,
@@ -107,19 +106,11 @@ def _describe_validation(
     unit = "points" if base[0].rewards is None else "hundredths of reward"
     levels = f"{100 * mean:.1f} before, {100 * mean_after:.1f} after"
     text = f"{title} {found.difference.points(sign=True)} {unit} over {before} ({levels})"
-    return f"{text}; {_describe_test(found)}"
-
-
-def _describe_test(found: Comparison) -> str:
-    interval = found.difference
-    parts = []
-    if interval.low <= 0 <= interval.high:
-        parts.append(NO_CHANGE)
+    if found.difference.low <= 0 <= found.difference.high:
+        text += f"; {NO_CHANGE}"
     if found.detectable is None:
-        parts.append("too few problems, or too alike, to say what could have been detected")
-    else:
-        parts.append(f"{100 * found.detectable:.1f} could have been detected")
-    return "; ".join(parts)
+        return f"{text}; too few problems, or too alike, to say what could have been detected"
+    return f"{text}; {100 * found.detectable:.1f} could have been detected"
 
 
 def _describe_rollouts(metrics: Sequence[Mapping[str, float]]) -> str:

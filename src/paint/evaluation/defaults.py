@@ -29,13 +29,11 @@ DEMO_TOKENS = 96  # the longest references have 49
 
 
 def protocol_as_trained(config: Config) -> Protocol:
-    """Return thinking mode and sampling of a run's own completions."""
     thinking = config.model.student_thinking
     return {"thinking": thinking, **asdict(sampling_from(config.rollout))}
 
 
 def protocol_of(evaluation: EvaluationConfig) -> Protocol:
-    """Return thinking mode and sampling of an evaluation."""
     return {"thinking": evaluation.thinking, **asdict(sampling_from(evaluation.rollout))}
 
 
@@ -56,18 +54,15 @@ def demo_protocol() -> Protocol:
 
 
 def fitting_protocol(config: Config, benchmarks: Sequence[str]) -> Protocol:
-    """Return the protocol that comes with one of these benchmarks, or else the training's."""
     return published_protocol(benchmarks, config.model.path) or protocol_as_trained(config)
 
 
 def with_protocol(rollout: RolloutConfig, protocol: Protocol) -> RolloutConfig:
-    """Return a section rollout with the sampling of a protocol."""
     sampling = {name: value for name, value in protocol.items() if name != "thinking"}
     return replace(rollout, **sampling)
 
 
 def validation_protocol(config: Config) -> Protocol:
-    """Return thinking mode and sampling of a run's validation."""
     protocol = fitting_protocol(config, config.validation.paths)
     if config.validation.max_new_tokens is not None:
         protocol["max_new_tokens"] = config.validation.max_new_tokens
@@ -92,7 +87,6 @@ def training_tokens(config: Config) -> int:
 
 
 def grader_needs_answer(grading: GradingConfig) -> bool:
-    """Return whether a grader compares with a gold answer."""
     return any(map(needs_answer, grading.grader))
 
 

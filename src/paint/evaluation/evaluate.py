@@ -47,8 +47,9 @@ from paint.evaluation.generate import (
     other_form,
     with_date,
 )
-from paint.evaluation.grade import grade, note_failed_calls, write_summary
-from paint.evaluation.store import recorded_engines, stored_samples
+from paint.evaluation.grade import grade, write_summary
+from paint.evaluation.metrics import GradedSamples
+from paint.evaluation.store import Store, recorded_engines, stored_samples
 from paint.evaluation.summary import MACRO
 from paint.grading.contract import Grader
 from paint.grading.graders import open_grader
@@ -68,8 +69,6 @@ LONG = 3600.0  # seconds from which an evaluation must be confirmed before it st
 
 @dataclass(frozen=True)
 class EvalTarget:
-    """A policy to evaluate."""
-
     name: str  # in tables and folders
     checkpoint: Path | None  # folder of an adapter or of a trained model; None for the base model
     prompts: PromptsConfig = PAPER_PROMPTS  # of its run
@@ -124,28 +123,17 @@ def evaluate(
         evaluation.samples, evaluation.thinking, sampling_from(evaluation.rollout), evaluation.seed
     )
     tasks = make_tasks(policy, places, protocol, display)
-    with (
-        collect_samples(
-            policy,
-            model,
-            evaluation.rollout,
-            tasks,
-            folder,
-            display,
-            falls_back=resolved.falls_back,
-            conversation=evaluation.conversation,
-        ) as stores,
-        ExitStack() as opened,
-    ):
-        graded = {}
-        graders: dict[tuple[str, ...], Grader] = {}
-        for store, (_, _, benchmark) in zip(stores, places, strict=True):
-            grading = grading_of(benchmark, evaluation.grading)
-            if grading.grader not in graders:
-                graders[grading.grader] = opened.enter_context(open_grader(grading))
-            grader = graders[grading.grader]
-            graded[store.folder] = grade(store, grader, grading, display)
-        note_failed_calls(graded.values(), display)
+    with collect_samples(
+        policy,
+        model,
+        evaluation.rollout,
+        tasks,
+        folder,
+        display,
+        falls_back=resolved.falls_back,
+        conversation=evaluation.conversation,
+    ) as stores:
+        graded = grade_stores(evaluation, stores, places, display)
         write_summary(graded, folder, display)
     return folder
 
@@ -169,6 +157,22 @@ def open_policy(
         named = grading_of(benchmark, evaluation.grading).grader
         display.warnings([other_form(policy.prompts, named, benchmark.problems[0])])
     return policy
+
+
+def grade_stores(
+    evaluation: EvaluationConfig, stores: Sequence[Store], places: Sequence[Place], display: Display
+) -> dict[Path, GradedSamples]:
+    """Grade all stores, those of one grading by one grader."""
+    graded = {}
+    graders: dict[tuple[str, ...], Grader] = {}
+    with ExitStack() as opened:
+        for store, (_, _, benchmark) in zip(stores, places, strict=True):
+            grading = grading_of(benchmark, evaluation.grading)
+            if grading.grader not in graders:
+                graders[grading.grader] = opened.enter_context(open_grader(grading))
+            grader = graders[grading.grader]
+            graded[store.folder] = grade(store, grader, grading, display)
+    return graded
 
 
 def make_tasks(
@@ -248,7 +252,6 @@ def note_cost(
 def note_differences(
     evaluation: EvaluationConfig, targets: Sequence[str], display: Display
 ) -> None:
-    """Note what differs from the trainings of runs."""
     runs = dict.fromkeys(filter(None, (run_of(Path(target)) for target in targets)))
     for run in runs:
         changes = protocol_differences(read_run(run), protocol_of(evaluation))

@@ -121,9 +121,9 @@ def interval_note(rows: Iterable[Measurement]) -> str:
     if any(row.low is not None or row.high is not None for row in rows):
         counts = [row.n for row in rows if row.n is not None]
         fewest = min(counts, default=FEW)
-        few = f"; {fewest} problems are too few" if 1 < fewest < FEW else ""
-        few = "; one problem is too few" if fewest == 1 else few
-        return f" with 95 % interval{few}"
+        if fewest < FEW:
+            return f" with 95 % interval; {fewest} problems are too few"
+        return " with 95 % interval"
     return "; too few problems for an interval"
 
 
@@ -147,7 +147,6 @@ class Table:
 
     @property
     def labels(self) -> int:
-        """The number of label columns."""
         return sum(1 for column in self.columns if not column)
 
 
@@ -246,7 +245,6 @@ def split_table(table: Table, width: int) -> list[Table]:
 
 
 def to_markdown(tables: Sequence[Table]) -> str:
-    """Return tables as Markdown."""
     parts = []
     for table in tables:
         rule = ["---:" if column else "---" for column in table.columns]

@@ -60,8 +60,6 @@ PromptIds = Mapping[str, list[int]]  # prompt token ids by problem id
 
 @dataclass(frozen=True)
 class SamplingProtocol:
-    """Sampling settings of an evaluation."""
-
     samples: int  # k, of each problem
     thinking: bool
     sampling: Sampling

@@ -5,8 +5,7 @@ Unfinished evaluations are not graded: short completions finish first and are mo
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -85,8 +84,7 @@ def grade(
             row["vote"] = vote
     cost = grader.take_cost()
     if cost.describe():
-        made = replace(cost, failed={}).describe()  # those that failed: at the end
-        display.note(f"{store.folder.name}: {made}")
+        display.note(f"{store.folder.name}: {cost.describe()}")
     # Of all commands by which these grades were made.
     total = (Cost.of(store.settings.get(COST, {})) if kept else Cost()) + cost
     store.settings[COST] = total.metrics()
@@ -187,15 +185,9 @@ def _grade_columns(grade: Grade, *, gives_answers: bool) -> dict[str, Any]:
 def grade_of(row: Mapping[str, Any]) -> Grade:
     """Return the grade that a row of grades.jsonl holds; of parts, their rewards."""
     reward = row.get("reward", row["correct"])
-    return Grade(
-        None if reward is None else float(reward),
-        row["reason"],
-        row.get("failed", False),
-        row.get("feedback", ""),
-        {name: Grade(part) for name, part in row.get("rewards", {}).items()},
-        row.get("answer"),
-        row.get("metrics", {}),
-    )
+    if reward is not None:
+        reward = float(reward)  # a verdict is true or false
+    return Grade.stored(row, reward, row.get("answer"))
 
 
 def graded_samples(store: Store) -> GradedSamples:
@@ -241,13 +233,6 @@ def graded_samples(store: Store) -> GradedSamples:
         failures=sum(bool(row.get("failed")) for row in rows),
         cost=Cost.of(store.settings.get(COST, {})),
     )
-
-
-def note_failed_calls(graded: Iterable[GradedSamples], display: Display) -> None:
-    """Say once how many calls of graders failed, by kind."""
-    cost = sum((part.cost for part in graded), Cost())
-    if cost.failed:
-        display.warn(f"of the grader's calls failed: {cost.describe_failed()}")
 
 
 def summarise(

@@ -138,17 +138,13 @@ def over_seeds(
     Variances are Involved". Sampling noise is in both variances, so the interval is too wide if
     seeds do not differ (docs/dev/log.md). One seed shows no variation between seeds.
     """
-    seeds, problems = values.shape
-    if seeds == 0:
-        raise ValueError("an interval over seeds needs at least one seed")
-
     interval = bootstrap([values.mean(axis=0)], bounds=bounds, reached=reached)
     if not _seeds_differ(values):
         return interval
 
     _, v_s, freedom = _variances(values)
     # The bootstrap's ends are t(p - 1) standard errors away, and not symmetric: both are stretched.
-    stretch = students_t(freedom) / students_t(problems - 1)
+    stretch = students_t(freedom) / students_t(values.shape[1] - 1)
     margin = students_t(freedom) * math.sqrt(v_s)
     mean = interval.mean
     below, above = (
@@ -247,7 +243,6 @@ def mean_of_samples(values: np.ndarray) -> Float[np.ndarray, " p"]:
 
 
 def with_value(values: np.ndarray) -> np.ndarray:
-    """Return the values that are not NaN."""
     known: np.ndarray = values[~np.isnan(values)]
     return known
 

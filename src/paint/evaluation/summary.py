@@ -76,17 +76,13 @@ def _without_zeros(rows: Sequence[Measurement]) -> list[Measurement]:
     return [row for row in rows if row.metric in used]
 
 
-def _has_right(graded: ByPolicy) -> bool:
-    return any(part.has_right for part in _parts(graded)) or not _have_rewards(graded)
-
-
 def summary_rows(graded: ByPolicy) -> list[Measurement]:
     """Return metrics, counts of reasons, and differences to the first policy.
 
     Where no reward is 1, Avg@k, maj@k and pass@k are 0 whatever was measured, and left out.
     """
     rows: list[Measurement] = []
-    has_right = _has_right(graded)
+    has_right = any(part.has_right for part in _parts(graded)) or not _have_rewards(graded)
     shared = shared_benchmarks(graded)
     for policy, benchmarks in graded.items():
         for name, part in benchmarks.items():
@@ -153,7 +149,6 @@ def difference_rows(graded: ByPolicy) -> list[Measurement]:
 
 
 def shared_benchmarks(graded: ByPolicy) -> list[str]:
-    """Return the benchmarks that all policies have."""
     first, *others = graded.values()
     return [name for name in first if all(name in other for other in others)]
 
@@ -216,9 +211,7 @@ def _differences(rows: Sequence[Measurement], score: str) -> Table:
     note = interval_note(row for row in select_rows(rows, against=...) if row.against)
     title = f"{score} less that of {first}, on the same problems{note}"
     heads = ["", "", "difference", "p", "detectable difference"]
-    # Few problems have neither.
-    used = [i for i, head in enumerate(heads) if not head or any(row[i] for row in body)]
-    return Table(title, [heads[i] for i in used], [[row[i] for i in used] for row in body])
+    return Table(title, heads, body)
 
 
 def _ungraded_note(graded: ByPolicy) -> str:

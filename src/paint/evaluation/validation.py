@@ -138,7 +138,7 @@ def validate(
     accelerator: Accelerator,
     step: int,
     stop: Callable[[], None],
-    conversations: Conversations | None = None,
+    conversations: Conversations | None,
 ) -> dict[str, float]:
     """Evaluate the policy after ``step`` steps; stored samples are not generated again.
 
@@ -210,22 +210,25 @@ def _validate_task(
             return {}
         graded = grade(stores[0], validation.grader, validation.config.grading, display)
 
+    return _note_scores(graded, task.protocol.samples, title, display)
+
+
+def _note_scores(
+    graded: GradedSamples, samples: int, title: str, display: Display
+) -> dict[str, float]:
+    """Print the scores of a validation, and return its metrics for the trackers."""
     if not graded.graded.any():
         display.warn(f"{title}: no sample has a reward")
         return tracker_metrics(graded, {})
     metrics = compute_metrics({"": graded})[""]
-    display.note(f"{title}: {_scores_text(graded, metrics, task.protocol.samples)}")
-    return tracker_metrics(graded, metrics)
-
-
-def _scores_text(graded: GradedSamples, metrics: Mapping[str, Interval], samples: int) -> str:
     scores = []
     if graded.rewards is not None:
         scores.append(f"mean reward {metrics['reward'].text('.3g')}")
     # 1 counts as right, which few completions of a judge reach.
     if graded.rewards is None or graded.has_right:
         scores.append(f"Avg@{samples} {metrics['avg_at_k'].points()}")
-    return f"{', '.join(scores)} (95 % interval)"
+    display.note(f"{title}: {', '.join(scores)} (95 % interval)")
+    return tracker_metrics(graded, metrics)
 
 
 def tracker_metrics(graded: GradedSamples, intervals: Mapping[str, Interval]) -> dict[str, float]:

@@ -51,6 +51,19 @@ class Grade:
         if self.failed:
             object.__setattr__(self, "reward", None)
 
+    @classmethod
+    def stored(cls, row: Mapping[str, Any], reward: float | None, answer: str | None) -> "Grade":
+        """Return the grade with these ``columns`` in a row of a file; of parts, their rewards."""
+        return cls(
+            reward,
+            row["reason"],
+            row.get("failed", False),
+            row.get("feedback", ""),
+            {name: Grade(part) for name, part in row.get("rewards", {}).items()},
+            answer,
+            row.get("metrics", {}),
+        )
+
     @property
     def correct(self) -> bool:
         """Whether the reward is 1; of several graders, the reward of the first that gave one."""
@@ -146,10 +159,6 @@ class Grader(Protocol):
         """Return what of it is likely wrong on this machine, in one line; "" for nothing."""
         return ""
 
-    def lacks(self, row: Mapping[str, Any]) -> str:
-        """Return what a problem's row lacks for it, for a message; "" for nothing."""
-        return ""
-
     def check_rows(self, rows: Sequence[Mapping[str, Any]]) -> Sequence[RowCheck]:
         """Return what is found of each row by its own solution, where the grader can try that."""
         return [RowCheck()] * len(rows)
@@ -181,9 +190,8 @@ def require_some_grade(
         return
     failed = [i for i, grade in enumerate(grades) if grade.failed]
     if failed:
-        of = "all" if len(failed) == len(grades) else f"{len(failed)} of"
         said = (
-            f"{who} failed on {of} {len(grades)} completions, the first time on "
+            f"{who} failed on {len(failed)} of {len(grades)} completions, the first time on "
             f'problem {ids[failed[0]]} with "{grades[failed[0]].reason}"'
         )
     else:

@@ -9,8 +9,6 @@ FAILED = "grader_failed_calls/"  # what metrics of failed calls begin with
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What grading by functions took."""
-
     answers: int = 0  # completions on which a function did not fail
     calls: int = 0  # repeated ones included
     seconds: float = 0.0  # of all calls added up; they may overlap
@@ -48,15 +46,13 @@ class Cost:
         answers, calls = (int(metrics.get(f"grader_{name}", 0)) for name in ("answers", "calls"))
         return cls(answers, calls, metrics.get("grader_seconds", 0.0), failed)
 
-    def describe_failed(self) -> str:
-        """Return the numbers of failed calls by kind, the most frequent first."""
-        most = sorted(self.failed.items(), key=lambda item: (-item[1], item[0]))
-        return ", ".join(f"{count:,} {kind}" for kind, count in most)
-
     def describe(self) -> str:
         """Return the cost in a line; "" where no function was asked."""
         if not (self.calls or self.answers):
             return ""
-        failed = f", of which failed: {self.describe_failed()}" if self.failed else ""
-        calls = f"the grader gave {self.answers:,} answers by {self.calls:,} calls{failed}"
-        return f"{calls}; {self.seconds:,.1f} s in all"
+        text = f"the grader gave {self.answers:,} answers by {self.calls:,} calls"
+        begin = ", of which failed: "
+        for kind, count in Counter(self.failed).most_common():
+            text += f"{begin}{count:,} {kind}"
+            begin = ", "
+        return f"{text}; {self.seconds:,.1f} s in all"

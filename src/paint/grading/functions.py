@@ -131,8 +131,6 @@ class AsyncCalls:
 
 @dataclass
 class _Failures:
-    """The failures of one call."""
-
     kinds: list[str] = field(default_factory=list)
     began: float | None = None  # time of the first
 
@@ -309,7 +307,6 @@ def _refused(value: Any, fault: str) -> ValueError:
 
 
 def reward_word(reward: float | None) -> str:
-    """Return the reason of a grade that has no other."""
     if reward is None:
         return "not graded"
     if reward == 1:

@@ -219,9 +219,6 @@ class WeightedGrader(Grader):
     def warning(self) -> str:
         return "; ".join(filter(None, (g.warning() for g in self._graders.values())))
 
-    def lacks(self, row: Mapping[str, Any]) -> str:
-        return next(filter(None, (g.lacks(row) for g in self._graders.values())), "")
-
     def check_rows(self, rows: Sequence[Mapping[str, Any]]) -> list[RowCheck]:
         columns = [grader.check_rows(rows) for grader in self._graders.values()]
         checks: list[RowCheck] = []
@@ -244,7 +241,6 @@ class WeightedGrader(Grader):
 
 
 def ungraded(_: Item) -> Grade:
-    """Return no reward."""
     return Grade(None, reward_word(None))
 
 

@@ -37,8 +37,6 @@ BROKEN_CHARACTERS = 300
 LATE = "The code did not end within its time."
 
 NOTES = {
-    "apart": "",
-    "unproven": "",
     "beside": (
         "is judged beside its code, since its tests need the code's module; there code can forge "
         "its verdict (docs/how-to/grade-code.md#beside)"
@@ -109,6 +107,10 @@ class CodeGrader(Grader):
             processes=options.processes,
             file_bytes=options.files_mb * 2**20,
         )
+        self._no_tests = (
+            f"no tests in the field {options.tests_field}, which grading.grader code runs; name "
+            f"the field that has them by --grading.options.tests-field"
+        )
         self._way = way
         self._sandboxes = Sandboxes(limits, count=workers or cores(), way=way)
 
@@ -119,7 +121,7 @@ class CodeGrader(Grader):
             answer = split_thought(item.text, item.tags).answer
             job = self._job(item.row)
             if not job["tests"]:
-                grades[index] = Grade(0.0, self.lacks(item.row), failed=True)
+                grades[index] = Grade(0.0, self._no_tests, failed=True)
             elif answer is None:
                 grades[index] = Grade(0.0, "unclosed thought")
             else:
@@ -137,7 +139,7 @@ class CodeGrader(Grader):
         return [grades[index] for index in range(len(items))]
 
     def check_rows(self, rows: Sequence[Mapping[str, Any]]) -> list[RowCheck]:
-        return [RowCheck(trial.fault, NOTES[trial.place]) for trial in self._try_rows(rows)]
+        return [RowCheck(trial.fault, NOTES.get(trial.place, "")) for trial in self._try_rows(rows)]
 
     def _job(self, row: Mapping[str, Any]) -> Job:
         fields = {name: str(row.get(name, "")) for name in ("problem", "entry_point")}
@@ -158,7 +160,7 @@ class CodeGrader(Grader):
             if key in _TRIALS:
                 trials[key] = _TRIALS[key]
             elif not job["tests"]:
-                trials[key] = Trial("unproven", self.lacks(row))
+                trials[key] = Trial("unproven", self._no_tests)
             else:
                 left[key] = _ways_to_try(job, solution if isinstance(solution, str) else "")
         while left:
@@ -181,14 +183,6 @@ class CodeGrader(Grader):
     def warning(self) -> str:
         with worker_errors():
             return describe_confinement() if find_reach(find_way()) else ""
-
-    def lacks(self, row: Mapping[str, Any]) -> str:
-        if tests_of(row, self.options.tests_field):
-            return ""
-        return (
-            f"no tests in the field {self.options.tests_field}, which grading.grader code runs; "
-            f"name the field that has them by --grading.options.tests-field"
-        )
 
     def close(self) -> None:
         self._sandboxes.close()

@@ -155,15 +155,7 @@ def read_rollout(row: Mapping[str, Any], problem: Problem, place: int) -> Rollou
     )
     grade = completion.conversation_grade
     if grade is None and "reason" in row:
-        grade = Grade(
-            row["reward"],
-            row["reason"],
-            row["failed"],
-            row.get("feedback", ""),
-            {name: Grade(reward) for name, reward in row.get("rewards", {}).items()},
-            row.get("given_answer"),
-            row.get("metrics", {}),
-        )
+        grade = Grade.stored(row, row["reward"], row.get("given_answer"))
     return Rollout(place, problem, row["prompt_ids"], completion, row["text"], grade=grade)
 
 

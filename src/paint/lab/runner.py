@@ -51,7 +51,7 @@ from paint.evaluation.generate import (
     load_eval_policy,
     with_date,
 )
-from paint.evaluation.grade import grade, note_failed_calls
+from paint.evaluation.grade import grade
 from paint.evaluation.intervals import mean_of_samples
 from paint.evaluation.metrics import GradedSamples, are_shares
 from paint.grading.graders import open_grader
@@ -443,7 +443,6 @@ def _evaluate(
         open_grader(run.config.grading) as grader,
     ):
         graded = [grade(store, grader, run.config.grading, display) for store in stores]
-        note_failed_calls(graded, display)
         count = len(prompt_sets)
         return {step: graded[i * count : (i + 1) * count] for i, step in enumerate(checkpoints)}
 

@@ -64,7 +64,6 @@ def add_adapter(base: PreTrainedModel, config: cfg.ModelConfig, seed: int) -> pe
 
 
 def is_dora(layer: LoraLayer) -> bool:
-    """Return whether a layer's adapter is a DoRA."""
     return bool(layer.use_dora[NAME])
 
 

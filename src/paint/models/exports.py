@@ -7,7 +7,7 @@ log-probs of a fixed text under what transformers and peft load.
 import gc
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,6 +56,9 @@ makes 0.02 to 0.04 in random models with large logits; a lost scale or adapter m
 SAME_NATS = 1e-2
 """Most nats by which the log-probs of the text may differ between equal weights, by the order of
 sums, on average over its tokens."""
+
+READ = "what was written is not the trained policy: read again,"
+_SMALLER = "export the adapter, or name another --dtype"
 
 
 @dataclass(frozen=True)
@@ -120,7 +123,7 @@ def adapter_difference(model: cfg.ModelConfig, trained: Path, folder: Path) -> f
     dtype = policy.lm_head.weight.dtype
     del policy
     gc.collect()
-    with _reading():
+    with wrap_errors(READ, PolicyError, _SMALLER):
         base = AutoModelForCausalLM.from_pretrained(
             model_path(model.path),
             dtype=dtype,
@@ -140,7 +143,13 @@ def export_merged(policy: Policy, trained: Path, folder: Path, dtype: torch.dtyp
     bits stay so. Afterwards the policy holds the rounded weights. Raises PolicyError for weights
     that do not fit, or a base that is quantized, and NonFiniteWeights.
     """
-    _require_plain_numbers(policy)
+    quantizer = getattr(policy.base, "hf_quantizer", None)
+    if quantizer is not None:
+        raise PolicyError(
+            f"an adapter cannot be added to weights that are quantized by "
+            f"{quantizer.quantization_config.quant_method}: it would be rounded away; export the "
+            f"adapter"
+        )
     before = {}
     if policy.tuning == "full":
         for name, value in policy.model.named_parameters():
@@ -189,7 +198,7 @@ def merged_difference(folder: Path, merged: Merged) -> float:
     Of the fixed text, in nats a token. Raises PolicyError for a tensor that is not the one that was
     written, and where log-probs differ from the policy's by more than rounding.
     """
-    with _reading():
+    with wrap_errors(READ, PolicyError, _SMALLER):
         model, loading = AutoModelForCausalLM.from_pretrained(
             folder,
             attn_implementation=merged.attention,
@@ -205,10 +214,6 @@ def merged_difference(folder: Path, merged: Merged) -> float:
             raise PolicyError(f"{READ} {name} is not what was written")
     found = text_log_probs(model, merged.ids)
     return _difference(merged.exact, merged.rounded, found)
-
-
-READ = "what was written is not the trained policy: read again,"
-_SMALLER = "export the adapter, or name another --dtype"
 
 
 def text_ids(policy: Policy) -> list[int]:
@@ -239,19 +244,6 @@ def _difference(
             f"{READ} the log-probs of a text are {nats:.3g} nats a token off; {_SMALLER}"
         )
     return nats
-
-
-def _reading() -> AbstractContextManager[None]:
-    return wrap_errors(READ, PolicyError, _SMALLER)
-
-
-def _require_plain_numbers(policy: Policy) -> None:
-    if getattr(policy.base, "hf_quantizer", None) is not None:
-        method = policy.base.hf_quantizer.quantization_config.quant_method
-        raise PolicyError(
-            f"an adapter cannot be added to weights that are quantized by {method}: it would be "
-            f"rounded away; export the adapter"
-        )
 
 
 def _dtypes(policy: Policy, dtype: torch.dtype) -> dict[str, torch.dtype]:

@@ -132,7 +132,6 @@ class JointLayer:
         return output
 
     def forget(self) -> None:
-        """Release the last input and its outputs."""
         self._input, self._outputs = None, ()
 
 

@@ -13,7 +13,6 @@ MANY, SAMPLED = 10_000, 2_000
 
 
 def chunks(rows: Sequence[T]) -> Iterator[Sequence[T]]:
-    """Return the rows, CHUNK at a time."""
     for start in range(0, len(rows), CHUNK):
         yield rows[start : start + CHUNK]
 

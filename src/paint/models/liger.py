@@ -25,7 +25,6 @@ INSTALL = "pip install 'paint-distill[gpu]'"
 
 
 def is_installed() -> bool:
-    """Return whether liger-kernel can be imported."""
     return find_spec("liger_kernel") is not None
 
 

@@ -201,7 +201,6 @@ class Policy:
 
     @property
     def trainable(self) -> list[nn.Parameter]:
-        """The parameters that are trained, in the model's order."""
         parameters: list[nn.Parameter] = [p for p in self.model.parameters() if p.requires_grad]
         return parameters
 
@@ -331,7 +330,6 @@ class Policy:
         return text
 
     def decode(self, ids: Sequence[int], *, special: bool = False) -> str:
-        """Return the text of token ids, with or without special tokens."""
         text = self.tokenizer.decode(list(ids), skip_special_tokens=not special)
         assert isinstance(text, str)
         return text
@@ -499,7 +497,6 @@ def _use_kernels(base: PreTrainedModel, config: cfg.ModelConfig, device: torch.d
 
 
 def move_policy(policy: Policy, device: torch.device) -> None:
-    """Move a policy that was loaded on the CPU to a device."""
     keep_compiled(device)
     policy.model.to(device)  # without Liger's kernels, which replace layers before adapters do
     fuse_norms(policy.base, device)

@@ -65,7 +65,6 @@ def shard(base: PreTrainedModel, device: torch.device | str) -> None:
 
 
 def is_sharded(model: nn.Module) -> bool:
-    """Return whether the layers of a model are sharded."""
     return any(isinstance(module, FSDPModule) for module in model.modules())
 
 

@@ -86,7 +86,6 @@ def read_lora(folder: Path) -> Mapping[str, Any]:
 
 
 def adapter_targets(adapter: Mapping[str, Any]) -> list[str]:
-    """Return sorted names of the layers and experts' matrices in an adapter_config.json."""
     return sorted([*adapter["target_modules"], *(adapter.get("target_parameters") or [])])
 
 
@@ -106,13 +105,11 @@ def weights_digest(policy: Policy) -> str:
 
 
 def trained_digest(policy: Policy) -> str:
-    """Return the digest of the current values of the trained parameters."""
     named = policy.model.named_parameters()
     return digest_of((name, value) for name, value in named if value.requires_grad)
 
 
 def trained_in(checkpoint: Path, tuning: Literal["lora", "full"]) -> Path:
-    """Return the folder of the trained weights in a checkpoint."""
     return checkpoint / {"lora": "adapter", "full": "model"}[tuning]
 
 
@@ -177,7 +174,6 @@ def not_finite(weights: Iterable[tuple[str, Tensor]]) -> str:
 
 
 def is_finite(trained: Path) -> bool:
-    """Return whether all weights in a folder of trained weights are finite."""
     files = trained.glob("*.safetensors")
     return not any(not_finite(load_file(path).items()) for path in files)
 

@@ -57,7 +57,6 @@ def detail(
     chunks = [slice(i, i + rows) for i in range(0, n, rows)]
 
     def logits(chunk: slice) -> tuple[Tensor, Tensor]:
-        """Logits of the student and of the teacher."""
         dtype = torch.promote_types(student_hidden.dtype, torch.float32)
         with torch.no_grad():
             student, teacher = heads[0](student_hidden[chunk]), heads[1](teacher_hidden[chunk])

@@ -56,7 +56,6 @@ class Divergence:
             return self.term(p, log_p, q, log_q), self.slope(p, log_p, q, log_q), p, q
 
     def terms(self, p: Tensor, log_p: Tensor, q: Tensor, log_q: Tensor) -> Tensor:
-        """The term of every entry."""
         with extension_errors("objective.divergence", full_name(self)):
             return self.term(p, log_p, q, log_q)
 

@@ -132,11 +132,7 @@ def _visit_chunks(
     student_hidden, teacher_hidden = hidden
     weight, bias = heads[0]
     work, _ = choose_row_work(options, student_hidden.device)
-    weights = loss.token_weights(
-        lengths, reduction=options.reduction, skip_tokens=options.skip_tokens
-    )
-    device = student_hidden.device
-    weights = weights.to(_wide(student_hidden)).to(device, non_blocking=device.type != "mps")
+    weights = _token_weights(lengths, options, student_hidden)
     scales = weights if factors is None else weights * factors  # of the gradients
     inputs = _learned(hidden=student_hidden, weight=weight, bias=bias)
     gradients = {n: torch.zeros_like(value, dtype=weights.dtype) for n, value in inputs.items()}
@@ -160,9 +156,7 @@ def _visit_chunks(
         )
 
         metrics |= {"entropy_ratio": ratio, "selected": selected.to(ratio.dtype)}
-        for role, view in (("student", student_view), ("teacher", teacher_view)):
-            names = [name for name in ("entropy", "log_prob") if name in view]
-            metrics |= {f"{role}_{name}": view[name] for name in names}
+        metrics |= _named("student", student_view) | _named("teacher", teacher_view)
         for name, values in metrics.items():
             columns.setdefault(name, torch.empty_like(weights))[where] = values
         if slope is not None:
@@ -175,7 +169,7 @@ def _visit_chunks(
             if sum(group) <= chunk_tokens:
                 visit(span, partial(loss.select, lengths=group, options=options))
             else:
-                positions = torch.arange(span.start, span.stop, device=device)
+                positions = torch.arange(span.start, span.stop, device=weights.device)
                 _visit_pieces(visit, positions, columns, chunk_tokens, options, head_is_trained)
         per_token = columns.pop("per_token")
         if factors is not None:
@@ -185,11 +179,23 @@ def _visit_chunks(
     return Loss(value, per_token, columns)
 
 
+def _token_weights(lengths: Sequence[int], options: Objective, hidden: Tensor) -> Tensor:
+    weights = loss.token_weights(
+        lengths, reduction=options.reduction, skip_tokens=options.skip_tokens
+    )
+    device = hidden.device
+    return weights.to(_wide(hidden)).to(device, non_blocking=device.type != "mps")
+
+
 def _learned(**inputs: Tensor | None) -> dict[str, Tensor]:
-    """Return the inputs that get a gradient."""
     given = {name: value for name, value in inputs.items() if value is not None}
     is_on = torch.is_grad_enabled()
     return {name: value for name, value in given.items() if value.requires_grad and is_on}
+
+
+def _named(role: str, view: Columns) -> Columns:
+    """Return the statistics of a view by their names in the loss."""
+    return {f"{role}_{name}": view[name] for name in ("entropy", "log_prob") if name in view}
 
 
 def _visit_pieces(
