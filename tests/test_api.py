@@ -1,7 +1,6 @@
 """The Python API: training on rows, reading runs, evaluation, callbacks and resuming."""
 
 import os
-import re
 import shutil
 import signal
 from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +26,10 @@ from paint.evaluation.store import find_stores
 from runs import adapter, assert_same, rows_of, write_problems
 
 ROWS = rows_of(Path(problems_path("demo")))[:24]
-SMALL: dict[str, Any] = {"train": {"steps": 2, "batch_size": 4, "micro_batch_size": 4}}
+SMALL: dict[str, Any] = {
+    "train": {"steps": 2, "batch_size": 4, "micro_batch_size": 4},
+    "rollout": {"max_new_tokens": 16},
+}
 chi_squared = paint.Divergence(
     name="chi_squared",
     term=lambda p, log_p, q, log_q: (p - q) ** 2 / q,
@@ -161,26 +163,15 @@ def test_train_takes_objects_in_place_of_names(run: paint.Run, tmp_path: Path) -
             return paint_step(setup, batch, step_index, clock)
 
     seen: list[int] = []
-    own = {"train": SMALL["train"] | {"method": Counting}, "objective": {"divergence": chi_squared}}
+    own = SMALL | {
+        "train": SMALL["train"] | {"method": Counting, "steps": 1},
+        "objective": {"divergence": chi_squared},
+    }
     other = paint.train("demo-paint", data=ROWS, output_dir=tmp_path / "run", **own)
-    assert seen == [0, 1]
+    assert seen == [0]
     changed = {line.partition(":")[0] for line in differences(run.config, other.config)}
     assert {"train.method", "objective.divergence"} <= changed
     assert other.config.objective.divergence == "test_api:chi_squared"
-
-
-def test_train_takes_grader_that_no_module_holds(tmp_path: Path) -> None:
-    longest = 150
-
-    def is_short(completion: str, row: Mapping[str, Any]) -> bool:
-        return len(completion) <= longest and bool(re.search(r"\d", row["answer"]))
-
-    run = paint.train(
-        "demo-paint", data=ROWS, output_dir=tmp_path / "run", grading={"grader": is_short}, **SMALL
-    )
-    rollouts = run.rollouts()
-    assert list(rollouts["reward"]) == [float(len(text) <= longest) for text in rollouts["text"]]
-    assert set(rollouts["reason"]) <= {"right", "wrong"}
 
 
 class Recorder(paint.Callback):
@@ -205,8 +196,10 @@ class Recorder(paint.Callback):
         self.calls.append(run)
 
 
-def test_callbacks_see_every_step_checkpoint_and_end(tmp_path: Path) -> None:
+def test_callbacks_see_every_step_and_change_no_context_of_the_run(tmp_path: Path) -> None:
     recorder, saved = Recorder(), list[Path]()
+    guide = tmp_path / "guide.md"
+    guide.write_text("Add from the left.")
 
     class Saved(paint.Callback):
         """Has one of the methods."""
@@ -214,31 +207,22 @@ def test_callbacks_see_every_step_checkpoint_and_end(tmp_path: Path) -> None:
         def on_checkpoint(self, path: Path) -> None:
             saved.append(path)
 
-    small = SMALL | {"callbacks": [recorder, Saved()]}
-    run = paint.train("demo-paint", data=ROWS, output_dir=tmp_path / "run", **small)
-    losses, texts = run.metrics["loss"], [list(run.rollouts(step)["text"]) for step in (1, 2)]
-    steps = [(1, losses[1], texts[0]), (2, losses[2], texts[1])]
-    assert recorder.calls == [*steps, run.checkpoints[-1], run]
-    assert saved == run.checkpoints
-
-
-def test_train_context_file_that_changes_is_read_once(tmp_path: Path) -> None:
-    guide = tmp_path / "guide.md"
-    guide.write_text("Add from the left.")
-
     class Rewriter(paint.Callback):
         def on_step(self, step: int, *_: Any) -> None:
             guide.write_text(f"Step {step} is over.")
 
-    context = {"source": "file", "file": str(guide)}
     run = paint.train(
         "demo-paint",
         data=ROWS,
-        context=context,
-        callbacks=[Rewriter()],
+        context={"source": "file", "file": str(guide)},
+        callbacks=[recorder, Saved(), Rewriter()],
         output_dir=tmp_path / "run",
         **SMALL,
     )
+    losses, texts = run.metrics["loss"], [list(run.rollouts(step)["text"]) for step in (1, 2)]
+    steps = [(1, losses[1], texts[0]), (2, losses[2], texts[1])]
+    assert recorder.calls == [*steps, run.checkpoints[-1], run]
+    assert saved == run.checkpoints
     for step in (1, 2):
         assert set(run.rollouts(step)["context"]) == {"Add from the left."}
 
@@ -329,8 +313,6 @@ def test_interrupted_run_is_resumed_to_the_same_weights(run: paint.Run, tmp_path
     with pytest.raises(paint.Interrupted):
         paint.train("demo-paint", data=ROWS, output_dir=folder, callbacks=callbacks, **SMALL)
     assert_same(adapter(paint.resume(folder).path), adapter(run.path))
-    longer = paint.resume(folder, steps=3)
-    assert longer.steps == [1, 2, 3]
 
 
 def test_evaluate_on_rows_compares_run_with_base(run: paint.Run, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -61,10 +62,16 @@ def layer_of(module: str) -> int:
     return next(LAYER_OF[name] for name in names if name in LAYER_OF)
 
 
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text("utf-8"))
+
+
+@cache
 def imports(module: str) -> set[str]:
     """The modules of paint that a module imports, wherever in its file, annotations included."""
     imported = set()
-    for node in ast.walk(ast.parse(MODULES[module].read_text())):
+    for node in ast.walk(tree_of(MODULES[module])):
         names = []
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -113,7 +120,7 @@ def test_packages_match_import_table() -> None:
 def names_of(module: str) -> list[str]:
     """Public names of a module's own classes, type aliases and functions, and its file's name."""
     names = [f"{module.rpartition('.')[2]}.py"]
-    for node in ast.parse(MODULES[module].read_text()).body:
+    for node in tree_of(MODULES[module]).body:
         if isinstance(node, ast.ClassDef | ast.FunctionDef):
             names.append(node.name)
         elif isinstance(node, ast.Assign):
@@ -156,10 +163,10 @@ def test_masking_and_prompts_import_at_most_anchors() -> None:
     assert imports("objective.anchors") == imports("objective.messages") == set()
 
 
-def compared(code: str) -> set[Any]:
+def compared(code: ast.Module) -> set[Any]:
     """The constants that code compares something with, or matches."""
     found = set()
-    for node in ast.walk(ast.parse(code)):
+    for node in ast.walk(code):
         if isinstance(node, ast.Compare | ast.match_case):
             part = node.pattern if isinstance(node, ast.match_case) else node
             found |= {n.value for n in ast.walk(part) if isinstance(n, ast.Constant)}
@@ -172,9 +179,9 @@ def test_source_never_compares_names_of_engines_or_algorithms() -> None:
         names = set(ENGINES) - {AUTO} | (
             set() if module == "resolve.algorithm" else set(ALGORITHMS)
         )
-        assert not compared(path.read_text()) & names, module
+        assert not compared(tree_of(path)) & names, module
     code = 'x == "vllm" or x not in ("a", "sft")\nmatch x:\n    case "merged" | "b":\n        1'
-    assert compared(code) == {"vllm", "a", "sft", "merged", "b"}
+    assert compared(ast.parse(code)) == {"vllm", "a", "sft", "merged", "b"}
 
 
 # Packages beside the standard library that the method, the settings and a lone process may import.
@@ -201,7 +208,7 @@ OUTSIDE: dict[str, set[str]] = {
 def packages_of(path: Path) -> set[str]:
     """The packages beside the standard library that a file imports, wherever in it."""
     packages = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Import):
             packages |= {alias.name.split(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -267,9 +274,9 @@ PYTHON_FILES = [
 NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
 
 
-def loads_that_may_run_code(source: str) -> list[int]:
+def loads_that_may_run_code(tree: ast.Module) -> list[int]:
     """The lines that name a loading function but in a call with ``trust_remote_code=False``."""
-    tree, guarded = ast.parse(source), set()
+    guarded = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
             given = {word.arg: word.value for word in node.keywords}
@@ -297,23 +304,20 @@ def loads_that_may_run_code(source: str) -> list[int]:
     ],
 )
 def test_loads_that_may_run_code_finds_each(source: str, lines: list[int]) -> None:
-    assert loads_that_may_run_code(source) == lines
+    assert loads_that_may_run_code(ast.parse(source)) == lines
 
 
 def test_every_load_of_models_and_data_sets_runs_no_remote_code() -> None:
-    sources = {path: path.read_text("utf-8") for path in PYTHON_FILES}
+    sources = {path: tree_of(path) for path in PYTHON_FILES}
     for path in NOTEBOOKS:
         cells = json.loads(path.read_text("utf-8"))["cells"]
         code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
         python = [line for line in "\n".join(code).splitlines() if line[:1] not in ("%", "!")]
-        sources[path] = "\n".join(python)
-    found = {
-        str(path.relative_to(ROOT)): lines
-        for path, source in sources.items()
-        if (lines := loads_that_may_run_code(source))
-    }
-    assert found == {}
-    assert sum(source.count("trust_remote_code=False") for source in sources.values()) > 10
+        sources[path] = ast.parse("\n".join(python))
+    for path, tree in sources.items():
+        assert loads_that_may_run_code(tree) == [], path
+    texts = [path.read_text("utf-8") for path in PYTHON_FILES]
+    assert sum(text.count("trust_remote_code=False") for text in texts) > 10
 
 
 RECIPES = [*map(find_recipe, shipped_recipes()), *sorted(ROOT.glob("examples/*/recipes/*.toml"))]

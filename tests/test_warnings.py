@@ -5,11 +5,17 @@ import json
 import os
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from shlex import split
 
 import pytest
+
+from paint.config.schema import PromptsConfig
+from paint.data.problems import Problem
+from paint.evaluation.generate import other_form
 
 SOURCE = Path(__file__).parents[1] / "src" / "paint"
 
@@ -30,11 +36,13 @@ def method_calls() -> Iterator[tuple[str, Path, ast.Call]]:
                     yield node.func.attr, path, node
 
 
-CALLS = list(method_calls())
-
-
-def calls(name: str) -> list[tuple[Path, ast.Call]]:
-    return [(path, call) for found, path, call in CALLS if found == name]
+@cache
+def calls() -> dict[str, list[tuple[Path, ast.Call]]]:
+    """The calls of each name, with their files."""
+    found = defaultdict(list)
+    for name, path, call in method_calls():
+        found[name].append((path, call))
+    return found
 
 
 def text_of(call: ast.Call) -> str:
@@ -51,7 +59,9 @@ def text_of(call: ast.Call) -> str:
     return "".join(parts)
 
 
-WARNINGS = [text_of(call) for _, call in calls("warn")]
+def warnings() -> list[str]:
+    return [text_of(call) for _, call in calls()["warn"]]
+
 
 SAY = """
 import json, logging, sys
@@ -76,20 +86,20 @@ def said(face: str, texts: list[str]) -> tuple[str, str]:
 
 
 def test_warn_is_called_on_displays_alone() -> None:
-    assert len(WARNINGS) > 30
-    for path, call in calls("warn"):
+    assert len(warnings()) > 30
+    for path, call in calls()["warn"]:
         assert isinstance(call.func, ast.Attribute)
         whole, owner = ast.unparse(call.func), ast.unparse(call.func.value)
         assert owner in DISPLAYS or whole in PASSED_ON, f"{path} line {call.lineno}: {whole}"
     for name in ("warning", "error", "exception"):  # of a logger, past the display
-        for path, call in calls(name):
+        for path, call in calls()[name]:
             owner = ast.unparse(call.func).partition(".")[0]
             assert owner.lower() not in ("logger", "logging"), f"{path} line {call.lineno}"
 
 
 def test_notes_tell_of_nothing_that_is_likely_wrong() -> None:
     for name in ("note", "progress"):
-        for path, call in calls(name):
+        for path, call in calls()[name]:
             if call.args and "path" not in ast.unparse(call.func):
                 words = text_of(call).lower()
                 found = [w for w in ("warning", "fail", "skipped", "no answer") if w in words]
@@ -98,13 +108,20 @@ def test_notes_tell_of_nothing_that_is_likely_wrong() -> None:
 
 def test_every_warning_of_the_package_is_printed_once_by_both_faces() -> None:
     hostile = "\x1b[31mred \u202e 100%s"
-    texts = [*WARNINGS, hostile]
-    printed = [*WARNINGS, "\\x1b[31mred \\u202e 100%s"]
+    texts = [*warnings(), hostile]
+    printed = [*warnings(), "\\x1b[31mred \\u202e 100%s"]
     expected = "".join(f"{text}\n" for text in printed)
     assert said("python", texts) == ("", expected)
     assert said("configured", texts) == ("", expected)
     out, err = said("shell", texts)
     assert (out.replace("a note\n", ""), err) == (expected, "")
+
+
+def test_prompt_that_asks_for_what_the_grader_does_not_read_is_warned_of() -> None:
+    problem = Problem("What is ```1```?", "", "1", "p")
+    asked = other_form(PromptsConfig(student="Write ```python, {{ problem }}"), ["math"], problem)
+    assert "the student's prompt asks for ```, and grading.grader math reads \\boxed" in asked
+    assert not other_form(PromptsConfig(student="Read {{ problem }}"), ["math"], problem)
 
 
 SHELL = """
@@ -131,17 +148,6 @@ CUT = (
     "{'steps': 1, 'batch_size': 4, 'micro_batch_size': 4}, rollout={'max_new_tokens': 8})",
     ("the views differ", "(all_truncated)", "(all_unanswered)", "ended with collapse warnings"),
 )
-COLLAPSE = (
-    "train demo-paint --log.folder runs --log.name run --train.steps 5 --train.learning-rate 0.03",
-    "paint.train('demo-paint', output_dir='runs/run', train={'steps': 5, 'learning_rate': 0.03})",
-    ("(kl)", "(clipped)", "ended with collapse warnings"),
-)
-FAILING = (
-    "train demo-grpo --log.folder runs --log.name run --train.steps 1 --grading.grader judge:grade",
-    "paint.train('demo-grpo', output_dir='runs/run', train={'steps': 1}, grading="
-    "{'grader': 'judge:grade'})",
-    ("the grader failed on ",),
-)
 EVALUATION = (
     "eval demo --benchmarks demo --limit 8 --samples 1 --rollout.max-new-tokens 8 "
     "--grading.grader judge:grade",
@@ -149,26 +155,10 @@ EVALUATION = (
     "8}, grading={'grader': 'judge:grade'})",
     ("the grader failed on ", "truncated_frac 1: "),
 )
-PROMPT = (
-    "train demo-paint --log.folder runs --log.name run --train.steps 1 --train.batch-size 4 "
-    "--prompts.student 'Write ```python, {{ problem }}'",
-    "paint.train('demo-paint', output_dir='runs/run', train={'steps': 1, 'batch_size': 4}, "
-    "prompts={'student': 'Write ```python, {{ problem }}'})",
-    ("the student's prompt asks for ```, and grading.grader math reads \\boxed",),
-)
 
 
-@pytest.mark.parametrize(
-    ("line", "call", "expected"),
-    [
-        CUT,
-        pytest.param(*COLLAPSE, marks=pytest.mark.slow),
-        pytest.param(*FAILING, marks=pytest.mark.slow),
-        pytest.param(*EVALUATION, marks=pytest.mark.slow),
-        pytest.param(*PROMPT, marks=pytest.mark.slow),
-    ],
-    ids=["cut", "collapse", "failing", "evaluation", "prompt"],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("line", "call", "expected"), [CUT, EVALUATION], ids=["cut", "evaluation"])
 def test_warnings_of_a_run_are_the_same_in_a_shell_and_in_python(
     line: str, call: str, expected: tuple[str, ...], tmp_path: Path
 ) -> None:

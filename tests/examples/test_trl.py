@@ -30,6 +30,20 @@ from paint.training.weighting import rows_with_context
 from runs import changed
 from wrong_references import parse_chain
 
+SWITCHES: dict[str, Any] = {
+    **dict.fromkeys(["use_cpu", "disable_tqdm"], True),
+    **dict.fromkeys(["shuffle_dataset", "bf16", "dataloader_pin_memory"], False),
+    "max_grad_norm": 0.0,  # the gradient is compared before it is clipped
+    "learning_rate": 1e-2,
+    "logging_steps": 1,
+    "report_to": "none",
+}
+LORA = LoraConfig(
+    r=DEMO.lora_rank,
+    lora_alpha=DEMO.lora_alpha,
+    task_type="CAUSAL_LM",
+    target_modules=list(DEMO.lora_targets),
+)
 FOLDER = Path(__file__).parents[2] / "examples/trl"
 STEPS, ROWS = 2, 4
 OURS = changed("demo-paint")
@@ -72,20 +86,14 @@ def test_trl_loss_gradient_and_prompts_match_paint_step(
     from paint_trainer import PaintConfig, PaintTrainer
 
     recorder = Recorder()
-    switches: dict[str, Any] = dict.fromkeys(["use_cpu", "disable_tqdm"], True)
-    switches |= dict.fromkeys(["shuffle_dataset", "bf16", "dataloader_pin_memory"], False)
     config = PaintConfig(
         str(tmp_path),
         max_steps=STEPS,
         per_device_train_batch_size=ROWS // 2,
         gradient_accumulation_steps=2,
-        max_grad_norm=0.0,  # the gradient is compared before it is clipped
-        learning_rate=1e-2,
         max_completion_length=OURS.rollout.max_new_tokens,
         teacher_thinking=OURS.model.teacher_thinking,
-        logging_steps=1,
-        **switches,
-        report_to="none",
+        **SWITCHES,
     )
     rows = [{"problem": p.problem, "solution": p.solution} for p in problems]
     if clip_mode:  # else both have its default
@@ -93,28 +101,19 @@ def test_trl_loss_gradient_and_prompts_match_paint_step(
         setup = replace(
             setup, resolved=check_config(OURS.changed("objective", clip_mode=clip_mode))
         )
-    adapter = {"r": DEMO.lora_rank, "lora_alpha": DEMO.lora_alpha, "task_type": "CAUSAL_LM"}
-    lora = LoraConfig(**adapter, target_modules=list(DEMO.lora_targets))
     trainer = PaintTrainer(
-        str(MODEL), config, Dataset.from_list(rows), peft_config=lora, callbacks=[recorder]
+        str(MODEL), config, Dataset.from_list(rows), peft_config=LORA, callbacks=[recorder]
     )
     trainer.train()
 
     assert len(recorder.batches) == len(recorder.gradients) == STEPS
     for step, batch in enumerate(recorder.batches):
-        weights, gradients = recorder.weights[step], recorder.gradients[step]
-        trained = {name: p for name, p in policy.model.named_parameters() if p.requires_grad}
-        assert trained.keys() == weights.keys()
-        policy.model.load_state_dict(weights, strict=False)
+        policy.model.load_state_dict(recorder.weights[step], strict=False)
 
         rollouts = rollouts_of(policy, batch, problems[ROWS * step :][:ROWS])
         assert len({len(r.completion.ids) for r in rollouts}) > 1  # so that some are padded
         rollouts = add_teacher_prompts(setup, rollouts, step)
-        width = batch["completion_ids"].shape[1]
-        masks = batch["teacher_attention_mask"].bool()
-        for rollout, ids, mask in zip(rollouts, batch["teacher_input_ids"], masks, strict=True):
-            assert rollout.teacher_prompt is not None
-            assert ids[:-width][mask[:-width]].tolist() == rollout.teacher_prompt.prompt
+        assert_teacher_prompts_are_those_of(batch, rollouts)
 
         loss, _ = score_rollouts(setup, rollouts)
         policy.model.zero_grad()
@@ -124,13 +123,7 @@ def test_trl_loss_gradient_and_prompts_match_paint_step(
         for name in ("overlap", "mask_ratio"):
             ours = sum(r.metrics[name] for r in rollouts) / ROWS
             assert logged[name] == pytest.approx(ours, rel=1e-5)
-        for name, parameter in trained.items():
-            assert parameter.grad is not None
-            largest = float(parameter.grad.abs().max())
-            assert largest > 0 or (step == 0 and "lora_A" in name), name  # B is 0 at first
-            torch.testing.assert_close(
-                gradients[name], parameter.grad, rtol=1e-4, atol=3e-5 * largest
-            )
+        assert_gradients_of(policy, recorder, step)
 
 
 REWARDS = [0.0, 0.0, 1.0, 0.0]
@@ -169,39 +162,30 @@ def test_sdpo_prompts_loss_and_gradient_match_trl(
         user = asked.split("<|im_start|>user\n")[1].split("<|im_end|>")[0]
         rows.append({"prompt": [{"role": "user", "content": user}], "privileged_context": feedback})
     recorder = Recorder()
-    switches: dict[str, Any] = dict.fromkeys(["use_cpu", "disable_tqdm"], True)
-    switches |= dict.fromkeys(["shuffle_dataset", "bf16", "dataloader_pin_memory"], False)
     config = SDPOConfig(
         str(tmp_path),
         max_steps=STEPS,
         per_device_train_batch_size=ROWS,
         num_generations=2,
-        max_grad_norm=0.0,
-        learning_rate=1e-2,
         max_completion_length=OURS.rollout.max_new_tokens,
         chat_template_kwargs={"enable_thinking": False},
         include_environment_feedback=True,
         distillation_mode=mode,
         distillation_alpha=alpha,
         teacher_model_kind={"frozen": "base"}.get(weights, weights),
-        logging_steps=1,
-        report_to="none",
-        **switches,
+        **SWITCHES,
     )
-    adapter = {"r": DEMO.lora_rank, "lora_alpha": DEMO.lora_alpha, "task_type": "CAUSAL_LM"}
-    lora = LoraConfig(**adapter, target_modules=list(DEMO.lora_targets))
     trainer = SDPOTrainer(
         str(MODEL),
         reward_funcs=lambda completions, **_: REWARDS[: len(completions)],
         args=config,
         train_dataset=Dataset.from_list(rows),
-        peft_config=lora,
+        peft_config=LORA,
         callbacks=[recorder],
     )
     trainer.train()
 
     assert len(recorder.batches) == len(recorder.gradients) == STEPS
-    trained = {name: p for name, p in policy.model.named_parameters() if p.requires_grad}
     for step, batch in enumerate(recorder.batches):
         policy.model.load_state_dict(recorder.weights[step], strict=False)
         of_step = [chosen[2 * step + row // 2] for row in range(ROWS)]
@@ -213,11 +197,7 @@ def test_sdpo_prompts_loss_and_gradient_match_trl(
         rollouts = add_teacher_prompts(ours, rollouts, step)
         kept = rows_with_context(rollouts)
         assert batch["self_distillation_mask"].tolist() == [row in kept for row in range(ROWS)]
-        width = batch["completion_ids"].shape[1]
-        masks = batch["teacher_attention_mask"].bool()
-        for rollout, ids, mask in zip(rollouts, batch["teacher_input_ids"], masks, strict=True):
-            assert rollout.teacher_prompt is not None
-            assert ids[:-width][mask[:-width]].tolist() == rollout.teacher_prompt.prompt
+        assert_teacher_prompts_are_those_of(batch, rollouts)
 
         learned = [r for r in rollouts if r.row in kept]
         loss, values = score_rollouts(ours, learned)
@@ -230,16 +210,29 @@ def test_sdpo_prompts_loss_and_gradient_match_trl(
         means = [part.mean() for part in by_token.split([len(r.completion.ids) for r in learned])]
         logged = trainer.state.log_history[step]["loss"]
         assert logged == pytest.approx(float(sum(means)) / ROWS, rel=1e-4)
-        for name, parameter in trained.items():
-            assert parameter.grad is not None
-            largest = float(parameter.grad.abs().max())
-            assert largest > 0 or (step == 0 and "lora_A" in name), name  # B is 0 at first
-            torch.testing.assert_close(
-                recorder.gradients[step][name],
-                share * parameter.grad,
-                rtol=1e-4,
-                atol=3e-5 * largest,
-            )
+        assert_gradients_of(policy, recorder, step, share)
+
+
+def assert_teacher_prompts_are_those_of(batch: dict[str, Tensor], rollouts: list[Rollout]) -> None:
+    width = batch["completion_ids"].shape[1]
+    masks = batch["teacher_attention_mask"].bool()
+    for rollout, ids, mask in zip(rollouts, batch["teacher_input_ids"], masks, strict=True):
+        assert rollout.teacher_prompt is not None
+        assert ids[:-width][mask[:-width]].tolist() == rollout.teacher_prompt.prompt
+
+
+def assert_gradients_of(policy: Policy, recorder: Recorder, step: int, share: float = 1.0) -> None:
+    """TRL's gradients of a step are this share of ours."""
+    gradients = recorder.gradients[step]
+    trained = {name: p for name, p in policy.model.named_parameters() if p.requires_grad}
+    assert trained.keys() == gradients.keys()
+    for name, parameter in trained.items():
+        assert parameter.grad is not None
+        largest = float(parameter.grad.abs().max())
+        assert largest > 0 or (step == 0 and "lora_A" in name), name  # B is 0 at first
+        torch.testing.assert_close(
+            gradients[name], share * parameter.grad, rtol=1e-4, atol=3e-5 * largest
+        )
 
 
 def rollouts_of(policy: Policy, batch: dict[str, Tensor], problems: list[Problem]) -> list[Rollout]:

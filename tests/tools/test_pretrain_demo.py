@@ -253,14 +253,18 @@ def test_build_tokenizer_reproduces_shipped_tokenizer(policy: Policy) -> None:
 
 
 def test_demo_model_knows_rules_and_copies_steps_by_what_the_prompt_states_alone() -> None:
-    chains = random_chains(40, WORDS, seed=5, held_out=True)
+    chains = random_chains(60, WORDS, seed=1, held_out=True)
     model = Qwen3ForCausalLM.from_pretrained(MODEL)
     found = wrong_rates(model, build_tokenizer(), chains)
     for view in ("alone", "hidden", "other", "answer"):
         # A guess is wrong three times in four.
         assert found[f"{view} rule"] == pytest.approx(0.75, abs=0.03), view
     assert found["alone step"] == pytest.approx(SLIP_RATE, abs=0.004)
+    for view in ("alone", "answer", "hidden"):
+        assert found[f"{view} step"] < 0.015, view
+    # The same operations from another number are the worst of other solutions.
+    assert found["other step"] < 0.03
     assert found["told rule"] < 0.01
     assert found["invented rule"] < 0.01
-    assert found["told step"] < found["alone step"]
+    assert found["told step"] < min(found["alone step"], 0.01)
     assert found["invented step"] < 0.1  # read, since nothing else can tell it
