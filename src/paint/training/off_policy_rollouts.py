@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from paint.core.display import Clock
-from paint.core.distributed import all_gather_objects
 from paint.inference.adapter_sync_check import restoring, set_trained, trainer_log_probs
 from paint.inference.engine import Completion, Engine, PendingCompletions, Sampling
 from paint.inference.rollouts import Rollout
@@ -28,18 +27,15 @@ Request = tuple[list[list[int]], Sampling, list[int]]
 """Prompts, sampling settings and seeds of this rank's rows of a step."""
 
 
-Finish = Callable[[Engine, Sequence[int], list[Completion], Clock], list[Rollout]]
-"""Rollouts from this rank's completions of some steps, with the engine that sampled them."""
+Finish = Callable[[Engine, int, list[Completion], Clock], list[Rollout]]
+"""Rollouts from this rank's completions of a step, with the engine that sampled them."""
 
 
-@dataclass
+@dataclass(kw_only=True)
 class OffPolicyRollouts(ABC):
     """The rollouts of the steps to come. All ranks call each method together."""
 
     policy: Policy
-    engine: Engine
-    request: Callable[[int], Request]  # of a step, by its index
-    finish: Finish  # makes rollouts; it may sample again (``rollout.max_attempts``)
     behind: int  # k, how many updates old completions may be (``rollout.off_policy_steps``)
     steps: int  # of the run; no completions are requested beyond them
     measured: int  # rows of a step, on each rank, that are scored under the behavior policy
@@ -89,7 +85,7 @@ class OffPolicyRollouts(ABC):
         return copies
 
 
-@dataclass
+@dataclass(kw_only=True)
 class AsyncRollouts(OffPolicyRollouts):
     """Requests to servers, which generate while a step trains.
 
@@ -98,6 +94,9 @@ class AsyncRollouts(OffPolicyRollouts):
     k steps, as many as there were. A resumed run repeats the pending requests.
     """
 
+    engine: Engine
+    request: Callable[[int], Request]  # of a step, by its index
+    finish: Finish  # makes rollouts; it may sample again (``rollout.max_attempts``)
     _pending: dict[int, PendingCompletions] = field(default_factory=dict)  # by step
 
     @cached_property
@@ -117,7 +116,7 @@ class AsyncRollouts(OffPolicyRollouts):
             completions = self._pending.pop(step)()
         # The step's client still has the adapter that sampled them.
         engine = self._engines[step % self.behind]
-        rollouts = self.finish(engine, [step], completions, clock)
+        rollouts = self.finish(engine, step, completions, clock)
         with clock("submit"):
             # Before this step's update: the completions are then exactly k updates old.
             self._submit(step + self.behind)
@@ -145,7 +144,7 @@ class AsyncRollouts(OffPolicyRollouts):
             self._pending[step] = engine.submit(*self.request(step))
 
 
-@dataclass
+@dataclass(kw_only=True)
 class BatchedRollouts(OffPolicyRollouts):
     """The rows of k + 1 steps sampled at once, in the training process.
 
@@ -155,6 +154,7 @@ class BatchedRollouts(OffPolicyRollouts):
     within a group samples the same rows in one call again.
     """
 
+    draw: Callable[[Sequence[int], Clock], list[Rollout]]  # of steps, by the policy of now
     _rollouts: dict[int, list[Rollout]] = field(default_factory=dict)  # by step
 
     def get(self, step: int, clock: Clock) -> list[Rollout]:
@@ -187,25 +187,8 @@ class BatchedRollouts(OffPolicyRollouts):
     def _sample(self, group: range, clock: Clock) -> None:
         """Sample the completions of a group's steps, but of none beyond the run's last one."""
         steps = range(group.start, min(group.stop, self.steps))
-        prompts: list[list[int]] = []
-        seeds: list[int] = []
-        counts = []
-        for step in steps:
-            prompts_of_step, sampling, seeds_of_step = self.request(step)
-            prompts += prompts_of_step
-            seeds += seeds_of_step
-            counts.append(len(prompts_of_step))
-        with clock("sync"):
-            self.engine.sync_weights()
-        with clock("rollout", len(prompts) * sampling.max_new_tokens):
-            completions = self.engine.generate(prompts, sampling, seeds)
-
-        # The phase has sampled all steps of the group: its tokens per second are of them all.
-        tokens = sum(len(completion.ids) for completion in completions)
-        clock.tokens["rollout"] = sum(all_gather_objects([tokens]))
-        rollouts = self.finish(self.engine, steps, completions, clock)
-        self._rollouts.clear()
-        start = 0
-        for step, count in zip(steps, counts, strict=True):
-            self._rollouts[step] = rollouts[start : start + count]
-            start += count
+        rollouts = self.draw(steps, clock)
+        size = len(rollouts) // len(steps)  # rows of a step, on this rank
+        self._rollouts = {
+            step: rollouts[place * size : (place + 1) * size] for place, step in enumerate(steps)
+        }

@@ -327,10 +327,8 @@ def describe_phases(steps: Sequence[Mapping[str, float]], seconds: float) -> str
         for name, value in row.items():
             if name.startswith("seconds_") and name != "seconds_left":
                 phases[name.removeprefix("seconds_")] += value
-    longest = [
-        name for name in sorted(phases, key=lambda name: -phases[name]) if round(phases[name])
-    ]
-    parts = [f"{name} {format_duration(phases[name])}" for name in longest]
+    longest = sorted(phases, key=phases.__getitem__, reverse=True)
+    parts = [f"{name} {format_duration(phases[name])}" for name in longest if round(phases[name])]
     rest = max(seconds - sum(phases.values()), 0.0)
     parts.append(f"set-up, validation and saving {format_duration(rest)}")
     return f"took {format_duration(seconds)}: {', '.join(parts)}"

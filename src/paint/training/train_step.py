@@ -6,7 +6,8 @@ The loss does not depend on micro-batches or ranks.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial, reduce
-from typing import NamedTuple
+from itertools import chain
+from typing import Any, NamedTuple
 
 import torch
 from accelerate import Accelerator
@@ -129,11 +130,7 @@ def generate_rollouts(setup: Setup, batch: Batch, step_index: int, clock: Clock)
     """
     off_policy = setup.off_policy_rollouts
     if off_policy is None:
-        rows = prompted_rows(setup, batch, step_index)
-        with clock("sync"):  # first, so that a failing engine leaves no partial step
-            setup.engine.sync_weights()
-        completions = sample(setup, setup.engine, rows, clock)
-        rollouts = rollouts_of(setup, setup.engine, rows, completions, clock)
+        rollouts = _draw(setup, prompted_rows(setup, batch, step_index), clock)
     else:
         rollouts = off_policy.get(step_index, clock)
         with clock("behavior"):
@@ -186,6 +183,14 @@ def sample(
     return completions
 
 
+def _draw(setup: Setup, rows: Sequence[PromptedRow], clock: Clock) -> list[Rollout]:
+    """Return the rollouts of this rank's rows, sampled from the current student."""
+    with clock("sync"):  # first, so that a failing engine leaves no partial step
+        setup.engine.sync_weights()
+    completions = sample(setup, setup.engine, rows, clock)
+    return rollouts_of(setup, setup.engine, rows, completions, clock)
+
+
 def rollouts_of(
     setup: Setup,
     engine: Engine,
@@ -234,22 +239,24 @@ def _open_off_policy_rollouts(setup: Setup) -> OffPolicyRollouts:
         return generation_request(setup, rows_of(step_index))
 
     def finish(
-        engine: Engine, steps: Sequence[int], completions: list[Completion], clock: Clock
+        engine: Engine, step_index: int, completions: list[Completion], clock: Clock
     ) -> list[Rollout]:
-        every = [row for step_index in steps for row in rows_of(step_index)]
-        return rollouts_of(setup, engine, every, completions, clock)
+        return rollouts_of(setup, engine, rows_of(step_index), completions, clock)
 
-    kind = AsyncRollouts if setup.resolved.engine.is_remote else BatchedRollouts
-    return kind(
-        setup.policy,
-        setup.engine,
-        request,
-        finish,
-        behind=setup.config.rollout.off_policy_steps,
-        steps=setup.config.train.steps,
+    def draw(steps: Sequence[int], clock: Clock) -> list[Rollout]:
+        return _draw(setup, [*chain.from_iterable(map(rows_of, steps))], clock)
+
+    config = setup.config
+    shared: dict[str, Any] = {
+        "policy": setup.policy,
+        "behind": config.rollout.off_policy_steps,
+        "steps": config.train.steps,
         # One micro-batch, so that the measurement is one forward pass.
-        measured=setup.config.train.row_limit,
-    )
+        "measured": config.train.row_limit,
+    }
+    if setup.resolved.engine.is_remote:
+        return AsyncRollouts(engine=setup.engine, request=request, finish=finish, **shared)
+    return BatchedRollouts(draw=draw, **shared)
 
 
 def student_hidden_states(setup: Setup, rollouts: Sequence[Rollout]) -> Tensor:
