@@ -465,9 +465,9 @@ def require_same_beginning(run: Resolved, folder: Path) -> tuple[str, ...]:
         if rates[0] != rates[1]:
             raise RunError(
                 f"{folder} cannot be made longer: by train.schedule {now.schedule} and "
-                f"train.optimizer {now.optimizer}, step {step + 1} of {now.steps} would have had "
-                f"the learning rate {rates[1]:.3g}, not {rates[0]:.3g}; start a new run with "
-                f"--train.steps {now.steps}"
+                f"train.optimizer {now.optimizer}, of {now.steps} steps, step {step + 1} would "
+                f"have had the learning rate {rates[1]:.3g}, not {rates[0]:.3g}; start a new run "
+                f"with --train.steps {now.steps}"
             )
     own = [f"train.{key} {getattr(now, key)}" for key in ("method", "optimizer")]
     own = [setting for setting in own if ":" in setting]
