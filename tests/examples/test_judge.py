@@ -11,13 +11,11 @@ import pytest
 
 from paint.config.schema import DataConfig
 from paint.core.demo_files import MODEL
-from paint.core.display import Display
 from paint.data.problems import row_of, validate_rows
 from paint.grading import functions
 from paint.grading.contract import Grade, Grader, Item
 from paint.grading.graders import find_grader
 from real_vllm import needs_vllm, serving
-from runs import changed, stored, train
 
 SPEC = "judge:grade"
 ROWS = [
@@ -101,32 +99,26 @@ def graded(grader: Grader, count: int) -> list[Grade]:
     )
 
 
-def test_judge_asks_the_endpoint_four_at_once(endpoint: Endpoint) -> None:
+def test_judge_asks_the_endpoint_four_at_once_and_again_where_it_is_overloaded(
+    endpoint: Endpoint,
+) -> None:
+    endpoint.failures = 4
     with find_grader(SPEC, concurrency=4, table=endpoint.options) as grader:
         grades = graded(grader, 12)
+        cost = grader.take_cost()
+    assert (cost.answers, cost.calls, cost.failed) == (12, 16, {"HTTP 503": 4})
     assert endpoint.most == 4
     tokens = {"judge_tokens": 49}
     assert grades == [Grade(0.7, "7 of 10", feedback="It could be shorter.", metrics=tokens)] * 12
-    assert len(endpoint.requests) == 12
+    assert len(endpoint.requests) == 16
     assert set(endpoint.keys) == {"Bearer a-key"}
     assert {request["model"] for request in endpoint.requests} == {"a-judge"}
-    [prompt] = [
-        text
-        for request in endpoint.requests
-        for text in [request["messages"][0]["content"]]
-        if "Is 0 even?" in text
-    ]
-    assert "It says so of 0." in prompt
-    assert prompt.endswith("=== Reply ===\nYes.")  # without its thought
-
-
-def test_judge_is_asked_again_where_the_endpoint_is_overloaded(endpoint: Endpoint) -> None:
-    endpoint.failures = 4
-    with find_grader(SPEC, concurrency=4, table=endpoint.options) as grader:
-        grades = graded(grader, 4)
-        cost = grader.take_cost()
-    assert (cost.answers, cost.calls, cost.failed) == (4, 8, {"HTTP 503": 4})
-    assert [grade.reward for grade in grades] == [0.7] * 4
+    texts = [request["messages"][0]["content"] for request in endpoint.requests]
+    prompts = [text for text in texts if "Is 0 even?" in text]
+    assert prompts
+    for prompt in prompts:
+        assert "It says so of 0." in prompt
+        assert prompt.endswith("=== Reply ===\nYes.")  # without its thought
 
 
 @pytest.fixture
@@ -184,23 +176,6 @@ def test_judge_reads_all_turns_of_a_chat_and_no_reference(alone: Endpoint, colum
 def validated(rows: list[dict[str, Any]]) -> list[Any]:
     found = validate_rows(enumerate(rows, start=1), DataConfig(), needs={})
     return [problem for _, problem in found]
-
-
-def small(grading: dict[str, Any]) -> Any:
-    sections: dict[str, dict[str, Any]] = {
-        "data": {"limit": 2},
-        "model": {"lora_rank": 4, "lora_alpha": 8},
-        "rollout": {"max_new_tokens": 8, "batch_size": 4, "samples_per_problem": 2},
-        "train": {"steps": 1, "batch_size": 4, "micro_batch_size": 4},
-        "grading": {"grader": SPEC, **grading},
-    }
-    return changed("demo-grpo", sections)
-
-
-def test_train_with_judge_stores_its_scores_and_remarks(alone: Endpoint, tmp_path: Path) -> None:
-    train(small({"options": alone.options}), tmp_path / "run", display=Display(enabled=False))
-    for row in stored(tmp_path / "run"):
-        assert (row["reward"], row["feedback"]) == (0.7, "It could be shorter.")
 
 
 @pytest.mark.slow

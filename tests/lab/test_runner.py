@@ -46,7 +46,7 @@ def write_recipes(folder: Path, steps: int, **train: Any) -> list[str]:
     small: Sections = {
         "model": {"lora_rank": 4, "lora_alpha": 8},
         "data": {"limit": 40},
-        "rollout": {"max_new_tokens": 60},
+        "rollout": {"max_new_tokens": 40},
         "train": batch | {"steps": steps} | train,
     }
     return tight_and_loose(folder, small)
