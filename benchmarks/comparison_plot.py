@@ -44,6 +44,7 @@ def save_plot(path: Path, layout: Layout, results: Results) -> None:
     Raises OSError if PATH cannot be written.
     """
     last, score = by_run(results), score_of(results)
+    others = layout.names[:-1] or [BASE]
     ticks = "; ticks: single seeds" if len(last[BASE]) > 1 else ""
     title = f"{layout.title}\n{evaluation_name(results)}; bars: 95 % intervals{ticks}"
     # Text stays text. Ids come from the salt, so equal results give equal files.
@@ -56,7 +57,7 @@ def save_plot(path: Path, layout: Layout, results: Results) -> None:
         for row, name in enumerate(layout.rows):
             values = score.values(last[name])
             _add_row(levels, row, over_seeds(values, bounds=score.bounds), values)
-            if name in layout.others and score.is_compared:
+            if name in others and score.is_compared:
                 end = score.values(last[layout.last])
                 _add_row(gaps, row, compare_seeds(values, end), end - values)
         # Where two runs do not differ.

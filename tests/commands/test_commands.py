@@ -5,7 +5,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -70,7 +70,7 @@ def test_command_of_one_file_is_on_both_faces(
         (lambda: paint.bake("rules.md", [], patience=0), "patience must be at least 1 or None"),
         (lambda: paint.train("demo-paint", gpus=-1), "gpus must be at least 0, got -1"),
         (lambda: paint.advise("demo-paint", samples=1), "samples must be in"),
-        (lambda: paint.compare("demo-paint", seeds="2"), "seeds must be an integer"),
+        (lambda: paint.compare("demo-paint", seeds=cast("int", "2")), "seeds must be an integer"),
     ],
 )
 def test_argument_out_of_its_range_is_refused(call: Callable[[], Any], message: str) -> None:
