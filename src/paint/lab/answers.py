@@ -1,4 +1,4 @@
-"""What graded answers are measured by in advice, learning rates and bakes, and their report."""
+"""What advice, learning rates and bakes share: means of grades, held-out rows, the report."""
 
 import json
 from collections.abc import Sequence
