@@ -349,7 +349,9 @@ def test_other_names_stand_for_settings_and_are_none() -> None:
 
 
 def test_read_run_of_a_removed_setting_says_what_to_do(tmp_path: Path) -> None:
-    record = {name: {} for name in FACTS} | {"config": {"grading": {"prices": [1, 2]}}}
+    record: dict[str, Any] = {name: {} for name in FACTS} | {
+        "config": {"grading": {"prices": [1, 2]}}
+    }
     write_json(tmp_path / "run.json", record)
     with pytest.raises(ConfigError, match=r"key grading\.prices.* another version .* folder"):
         read_run(tmp_path)
