@@ -10,7 +10,7 @@ import pytest
 
 import paint.lab.viewer.run
 from conftest import SHOWN
-from paint.config.run_folder import RunError, read_run
+from paint.config.run_folder import RunError, read_run, read_run_json
 from paint.core.display import Display
 from paint.core.extensions import spec_of
 from paint.core.storage import CorruptFileError, read_json, write_json
@@ -25,7 +25,9 @@ from runs import changed, stored, train
 
 def test_scorer_uses_checkpoint_before_step(run: Path) -> None:
     """Checkpoints are after steps 2 and 3: steps 1 and 3 have their very student."""
-    scorer = Scorer(run, read_resolved(read_run(run), {}), Display(enabled=False))
+    scorer = Scorer(
+        run, read_resolved(read_run(run), read_run_json(run)["needs"]), Display(enabled=False)
+    )
     assert [scorer.become_student(step) for step in (3, 1, 2)] == [2, 0, 0]
     for step, bound in ((3, 1e-5), (1, 1e-5), (2, None)):
         scorer.become_student(step)
