@@ -132,6 +132,7 @@ def test_page_token_values_match_float64_loss(browser: Any, tmp_path: Path) -> N
         if abs(slope) > 1e-4:
             words = "less likely" if slope > 0 else "makes the sampled token likelier"
             assert words in tip["push"]
+        assert "pull is cut" not in tip["push"]  # huber keeps each direction
     assert 0 < clipped < len(tips)
 
 

@@ -275,13 +275,15 @@ function pushWords(row, i, entries) {
         ? "\u25b2 The loss makes the sampled token likelier"
         : "\u25bc The loss makes the sampled token less likely";
   const why = [];
-  if (sampled?.clipped && slope > 0)
+  // The other clips scale the gradient of the whole token, and keep its direction.
+  const clipsEntries = DATA.objective.clip_mode === "pointwise";
+  if (clipsEntries && sampled?.clipped && slope > 0)
     why.push(
       ` The teacher wants it higher, but its summand ` +
         `${number(sampled.summand, 2)} is over the clip ${DATA.objective.clip}: ` +
         `its own pull is cut, and what is left pushes it down (docs/fidelity.md, D1).`,
     );
-  else if (entries.some((e) => e.clipped && !e.sampled)) {
+  else if (clipsEntries && entries.some((e) => e.clipped && !e.sampled)) {
     const wanted = entries
       .filter((e) => e.clipped && !e.sampled)
       .sort((a, b) => b.summand - a.summand)[0];
