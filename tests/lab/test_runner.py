@@ -42,7 +42,7 @@ SMALL = ["--problems", str(PROBLEMS), "--samples", str(SAMPLES)]
 
 def write_recipes(folder: Path, steps: int, **train: Any) -> list[str]:
     """Two recipes of one model, tight and loose, as the command line takes them."""
-    batch = {"batch_size": 4, "micro_batch_size": 4, "learning_rate": 1e-2, "checkpoint_every": 1}
+    batch = {"batch_size": 4, "micro_batch_size": 4, "learning_rate": 3e-3, "checkpoint_every": 1}
     small: Sections = {
         "model": {"lora_rank": 4, "lora_alpha": 8},
         "data": {"limit": 40},
@@ -351,7 +351,8 @@ def test_by_run_results_of_other_problems_are_refused(finished: Experiment) -> N
 
 @pytest.mark.slow
 def test_experiment_stopped_and_killed_experiment_matches_undisturbed_one(tmp_path: Path) -> None:
-    recipes, line = write_recipes(tmp_path, steps=12), [sys.executable, "-m", "paint.cli", "demo"]
+    recipes = write_recipes(tmp_path, steps=12, learning_rate=1e-2)
+    line = [sys.executable, "-m", "paint.cli", "demo"]
     line += [*recipes, "--output-dir", str(tmp_path / "killed"), *SMALL]
     killed = tmp_path / "killed"
 
