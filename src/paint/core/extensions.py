@@ -203,8 +203,26 @@ def is_importable(spec: str) -> bool:
     return is_there and module != "__main__" and not _not_an_extension(spec)
 
 
-class OptionTable(dict[str, Any]):
-    """Options by name, as a recipe holds them."""
+class OptionTable(Mapping[str, Any]):
+    """Options by name, as a recipe holds them. It cannot be changed, and has a hash."""
+
+    def __init__(self, values: Mapping[str, Any] | None = None) -> None:
+        self._values = dict(values or {})
+
+    def __getitem__(self, name: str) -> Any:
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self._values.items()))
+
+    def __repr__(self) -> str:
+        return repr(self._values)
 
 
 NO_OPTIONS = OptionTable()
@@ -216,7 +234,7 @@ def options_of(owner: str, **built_in: str) -> Any:
     ``built_in`` are the values of ``owner`` that have options, each with its "module:name".
     """
     metadata = {"options_of": owner, "built_in": built_in}
-    return dataclasses.field(default_factory=OptionTable, metadata=metadata)
+    return dataclasses.field(default=NO_OPTIONS, metadata=metadata)
 
 
 def option_fields(section: type) -> dict[str, str]:
