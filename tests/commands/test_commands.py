@@ -14,6 +14,7 @@ from paint import commands
 from paint.cli import main
 from paint.cli.main import COMMANDS, parse
 from paint.cli.parser import command_options, is_short_form, parse_line, settings_type
+from paint.commands.evaluate import _configured
 from paint.config.recipe import differences, find_recipe, read_recipe
 from paint.core.demo_files import problems_path
 from paint.core.errors import ConfigError
@@ -209,3 +210,18 @@ def test_callback_by_name_is_called(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert paint.load_run("run").steps == [1]
     with pytest.raises(ConfigError, match="nowhere cannot be imported"):
         paint.train("demo-paint", callbacks=["nowhere:Stop"])
+
+
+def test_evaluate_settings_take_functions_by_their_names() -> None:
+    sections = {"grading": {"grader": says_yes}, "conversation": {"tools": [says_yes]}}
+    found = _configured("demo", None, sections)
+    assert found.grading.grader == found.conversation.tools == (f"{__name__}:says_yes",)
+
+
+def says_yes(completion: str) -> float:
+    """Rate a completion.
+
+    Args:
+        completion: its text.
+    """
+    return float("yes" in completion)

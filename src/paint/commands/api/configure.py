@@ -109,6 +109,8 @@ def as_named(value: Any) -> Any:
         return str(value)
     if isinstance(value, list | tuple):
         return [as_named(one) for one in value]
+    if isinstance(value, Mapping):  # a section of an evaluation
+        return {key: as_named(one) for key, one in value.items()}
     if callable(value):
         return spec_of(value)
     return value
