@@ -181,14 +181,17 @@ def _cell(value: Any, field_name: str, row: int) -> Any:
     """Return a cell as JSON takes it; missing numbers of pandas become null."""
     try:
         require_shallow(value)
+    except ValueError as error:
+        raise DataError(f'row {row}: field "{field_name}": {error}; convert it to text') from None
+    try:
         value = _plain(value)
         if isinstance(value, float) and math.isnan(value):
             return None
         json.dumps(value, ensure_ascii=False).encode("utf-8")  # no half of a surrogate pair
     except (TypeError, ValueError) as error:
         raise DataError(
-            f'row {row}: field "{field_name}": {reason(error)}; convert it to text, numbers, lists '
-            f"or dicts"
+            f'row {row}: field "{field_name}" is {format_value(value)} ({reason(error)}); convert '
+            f"it to text, numbers, lists or dicts"
         ) from None
     return value
 
