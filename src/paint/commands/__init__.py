@@ -57,8 +57,9 @@ def load_function(name: str) -> Callable[..., Any]:
     def called(*arguments: Any, **named: Any) -> Any:
         from paint.core.display import progress_lines  # here: `import paint` need not import rich
 
-        for name, value in signature.bind(*arguments, **named).arguments.items():
-            check_argument(name, value, signature.parameters[name].annotation)
+        given = signature.bind(*arguments, **named).arguments
+        for argument, value in given.items():
+            check_argument(argument, value, signature.parameters[argument].annotation)
         with begin_call(), progress_lines():
             return function(*arguments, **named)
 

@@ -30,8 +30,13 @@ ADAPTER = "adapter_config.json"
 """File of a folder that holds an adapter."""
 
 SHARED = (
-    *("conversation.tools", "conversation.environment", "conversation.options"),
-    *("conversation.max_turns", "grading.grader", "grading.weights", "grading.options"),
+    "conversation.tools",
+    "conversation.environment",
+    "conversation.options",
+    "conversation.max_turns",
+    "grading.grader",
+    "grading.weights",
+    "grading.options",
 )
 """Settings by which a policy is measured, so that all targets share them."""
 

@@ -153,7 +153,9 @@ def is_folder_name(text: str) -> bool:
 
 def check_argument(name: str, value: Any, annotation: Any) -> None:
     """Raise ConfigError for an argument of a command that its type's checks do not accept."""
-    kind, *notes = get_args(annotation) if get_origin(annotation) is Annotated else (annotation,)
+    if get_origin(annotation) is not Annotated:
+        return
+    kind, *notes = get_args(annotation)
     for note in notes:
         if isinstance(note, Check) and not note.accepts(convert_value(name, value, kind)):
             raise ConfigError(f"{name} must be {note.allowed}, got {format_short(value)}")

@@ -295,7 +295,9 @@ def setting_columns(configs: Sequence[Config | None], *, left_out: str) -> list[
 
 
 def _cell_text(value: Any) -> Any:
-    return ", ".join(map(str, value)) if isinstance(value, list) else value
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return value
 
 
 def write_page_of(
