@@ -25,7 +25,7 @@ if not torch.cuda.is_available():
 
 from shapes import check_annotations_of
 
-for package in ("paint", "chatforms", "codetrial", "strictgrade"):
+for package in ("paint", "paintvariants", "chatforms", "codetrial", "strictgrade"):
     check_annotations_of(package)
 
 from paint.config import schema as cfg

@@ -26,7 +26,7 @@ from paint.inference.local import LocalEngine
 from paint.models.policy import Policy, load_policy
 from paint.models.weights import load_trained
 from paint.objective.fused import fused_paint_loss
-from paint.objective.top_k import top_k_loss
+from paintvariants.top_k import top_k_loss
 
 OBJECTIVES: dict[str, dict[str, Any]] = {
     "PAINT": {},

@@ -54,5 +54,5 @@ if __name__ == "__main__":
         output_dir="runs/without-teacher",
         rollout={"engine": "stored", "stored": "scored.jsonl"},
         objective={"temperature": 1.0},
-        train={"steps": 2, "method": "paint.algorithms.variants.stored_teacher:StoredTeacher"},
+        train={"steps": 2, "method": "paintvariants.stored_teacher:StoredTeacher"},
     )

@@ -53,7 +53,7 @@ def changed(recipe: str, *changes: Sections) -> Config:
 
 
 def variant(algorithm: type[Algorithm], **options: Any) -> dict[str, dict[str, Any]]:
-    """Settings that train with an algorithm of paint.algorithms.variants and these options."""
+    """Settings that train with an algorithm, such as one of paintvariants, and these options."""
     method = f"{algorithm.__module__}:{algorithm.__qualname__}"
     return {"train": {"method": method, "options": options}}
 

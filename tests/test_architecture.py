@@ -135,7 +135,6 @@ def names_of(module: str) -> list[str]:
 
 # Names that stand for one thing in several modules.
 SAME_THING = {
-    "Options": "the options that each variant declares",
     "main": "the entry point of a program",
     "measure": "the same work on rows, in torch and in Triton",
     "differentiate": "the same work on rows, in torch and in Triton",
@@ -225,29 +224,36 @@ def test_lean_modules_import_no_third_party_package(module: str) -> None:
 LIBRARIES: dict[str, set[str]] = {
     "chatforms": {"docstring_parser", "jinja2", "strictgrade", "tokenizers", "transformers"},
     "codetrial": set(),
+    "paintvariants": {"jaxtyping", "numpy", "paint", "strictgrade", "torch"},
     "strictgrade": {"latex2sympy2_extended", "mpmath", "sympy"},
 }
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_library_imports_nothing_of_paint_and_few_packages(library: str) -> None:
+def test_library_imports_the_packages_of_its_table_alone(library: str) -> None:
     source = ROOT / "packages" / library / "src" / library
     packages = set[str]().union(*map(packages_of, source.rglob("*.py")))
     assert packages - {library} == LIBRARIES[library]
+
+
+def test_paint_imports_no_library_that_imports_it() -> None:
+    imported = set[str]().union(*map(packages_of, MODULES.values()))
+    assert {name for name, needed in LIBRARIES.items() if "paint" in needed} == {"paintvariants"}
+    assert imported & LIBRARIES.keys() == LIBRARIES.keys() - {"paintvariants"}
 
 
 def test_libraries_match_their_table_and_paint_depends_on_their_versions() -> None:
     folders = {path.parent.name: path for path in (ROOT / "packages").glob("*/pyproject.toml")}
     assert folders.keys() == LIBRARIES.keys()
     wanted = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    assert wanted["tool"]["uv"]["sources"].keys() == LIBRARIES.keys()
+    needs = wanted["project"]["dependencies"]
+    needs += wanted["project"]["optional-dependencies"]["variants"]
     for name, path in folders.items():
         project = tomllib.loads(path.read_text())["project"]
         minor = project["version"].rpartition(".")[0]
-        assert project["name"] == name
-        assert any(
-            need.startswith(f"{name}>={minor},<") for need in wanted["project"]["dependencies"]
-        )
+        assert project["name"].replace("-", "") == name
+        assert any(need.startswith(f"{project['name']}>={minor},<") for need in needs)
+        assert wanted["tool"]["uv"]["sources"][project["name"]]["path"] == f"packages/{name}"
 
 
 # What must be there at once: help, settings, problems and verdicts do not wait for torch.

@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 import sysconfig
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -40,7 +41,8 @@ def test_wheels_in_bare_environment_runs_demo_and_five_lines(tmp_path: Path) -> 
 
     wheels: list[Path] = []
     for project in PROJECTS:
-        name = "paint_distill" if project == ROOT else project.name
+        table = tomllib.loads((project / "pyproject.toml").read_text())
+        name = table["project"]["name"].replace("-", "_")
         done(sys.executable, "-m", "build", "--no-isolation", "--outdir", tmp_path, project)
         assert {path.suffix for path in tmp_path.glob(f"{name}-*")} == {".gz", ".whl"}
         wheels += tmp_path.glob(f"{name}-*.whl")
@@ -68,5 +70,6 @@ def test_wheels_in_bare_environment_runs_demo_and_five_lines(tmp_path: Path) -> 
     assert (steps, int(rows) > 0, version) == ("2", True, paint.__version__)
     names = ["paint", *(project.name for project in PROJECTS[1:])]
     assert files.split() == [str(packages / name / "__init__.py") for name in names]
+    assert "paintvariants.oasis:Oasis" in done("paint", "config", "oasis", cwd=elsewhere)
     done("paint", "show", "runs/first", "--no-open", "--out", "page.html", cwd=elsewhere)
     assert (elsewhere / "page.html").exists()

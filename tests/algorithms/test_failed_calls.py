@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 
 from paint.algorithms.grpo import SPREAD_FLOOR, group_values
-from paint.algorithms.variants.by_verdict import ByVerdict
-from paint.algorithms.variants.oasis import Oasis
-from paint.algorithms.variants.on_correct import OnCorrect
-from paint.algorithms.variants.rewarded import Rewarded
-from paint.algorithms.variants.rlsd import Rlsd
-from paint.algorithms.variants.sipo import Sipo
 from paint.config.run_folder import read_metrics
 from paint.config.schema import Config
 from paint.core.display import Display
 from paint.core.extensions import spec_of
 from paint.grading.contract import Grade, GradingError
+from paintvariants.by_verdict import ByVerdict
+from paintvariants.oasis import Oasis
+from paintvariants.on_correct import OnCorrect
+from paintvariants.rewarded import Rewarded
+from paintvariants.rlsd import Rlsd
+from paintvariants.sipo import Sipo
 from runs import adapter, assert_same, assert_untrained, changed, stored, train, variant
 
 SMALL: dict[str, dict[str, Any]] = {

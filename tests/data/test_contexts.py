@@ -293,7 +293,7 @@ def test_feedback_without_grader_or_passing_over_is_refused(source: str) -> None
     with pytest.raises(ConfigError, match=rf"other than .none. with context.source .{source}"):
         check_config(config.changed("grading", grader=("none",)))
     with pytest.raises(ConfigError, match=rf"context.source must be without {source} with train"):
-        check_config(config.changed("train", method="paint.algorithms.variants.anchored:Anchored"))
+        check_config(config.changed("train", method="paintvariants.anchored:Anchored"))
 
 
 def test_several_sources_are_joined_in_their_order() -> None:

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from paint.algorithms.variants.entropy_gap import EntropyGap
 from paint.config.recipe import from_table
 from paint.config.schema import ContextConfig
 from paint.core.errors import ConfigError
@@ -19,6 +18,7 @@ from paint.resolve.algorithm import Algorithm
 from paint.resolve.check import check_config
 from paint.resolve.optimizer import OptimizerFactory
 from paint.training.callbacks import Callback, load_callbacks
+from paintvariants.entropy_gap import EntropyGap
 
 SECRET = "sk-SECRET"
 

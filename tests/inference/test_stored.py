@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 
-from paint.algorithms.variants.stored_teacher import StoredTeacher
 from paint.cli.main import main
 from paint.config.run_folder import read_metrics
 from paint.config.schema import ConfigError
@@ -21,6 +20,7 @@ from paint.inference.local import LocalEngine
 from paint.inference.stored import StoredEngine
 from paint.models.policy import load_policy
 from paint.resolve.check import check_config
+from paintvariants.stored_teacher import StoredTeacher
 from runs import adapter, assert_same, changed, stored, train, variant, write_problems
 
 SMALL: dict[str, dict[str, Any]] = {

@@ -21,7 +21,6 @@ import pytest
 import torch
 
 from conftest import DEMO, move
-from paint.algorithms.variants.oasis import Oasis
 from paint.cli import main
 from paint.config.run_folder import read_metrics
 from paint.config.schema import Config, ConversationConfig, RolloutConfig
@@ -37,6 +36,7 @@ from paint.inference.vllm.client import VllmServer
 from paint.inference.vllm.pool import VllmEngine
 from paint.models.policy import Policy, load_policy
 from paint.models.weights import save_trained
+from paintvariants.oasis import Oasis
 from processes import alive, train_command, until
 from real_vllm import LEAN, SERVER, SMALL, needs_vllm, serving
 from reports import report_in, row_of

@@ -93,7 +93,7 @@ def test_compare_settings_are_those_of_all_recipes(
     rows = write_problems(tmp_path / "rows.jsonl", problems_of(2, 3))
     masked = tmp_path / "masked.toml"
     masked.write_text(
-        '[train]\nsteps = 7\nmethod = "paint.algorithms.variants.on_correct:OnCorrect"\n'
+        '[train]\nsteps = 7\nmethod = "paintvariants.on_correct:OnCorrect"\n'
         "[context]\nmask_ratio_correct = 0.9\n"
     )
     line = ["compare", str(masked), "paint-on-correct", "--base", "demo-paint"]

@@ -15,7 +15,7 @@ from paint.lab.recipes import read_recipes
 from paint.lab.sweep import row_name, value_text
 
 DEMO = read_recipe(find_recipe("demo-paint"))
-ON_CORRECT = "paint.algorithms.variants.on_correct:OnCorrect"
+ON_CORRECT = "paintvariants.on_correct:OnCorrect"
 
 
 def test_sweep_of_two_settings_is_their_product(compared: list[dict[str, Config]]) -> None:

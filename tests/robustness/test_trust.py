@@ -410,7 +410,8 @@ def test_own_record_is_one_with_the_same_settings_alone(
     ("table", "names"),
     [
         (to_table(Config()), []),
-        ({"train": {"method": "paint.algorithms.variants.oasis:Oasis"}}, []),
+        ({"train": {"method": "paint.algorithms.variant:Variant"}}, []),
+        ({"train": {"method": "paintvariants.oasis:Oasis"}}, []),
         (
             {"grading": {"grader": ["math", "paint.training.torchrun:main"]}},
             ["paint.training.torchrun:main"],
@@ -449,9 +450,9 @@ def test_module_of_the_package_is_not_looked_for_in_the_working_directory(
         return paint
 
     monkeypatch.setattr("importlib.import_module", note)
-    for spec in ("paint.algorithms.variants.oasis:train", "mine:train"):
+    for spec in ("paint.algorithms.grpo:train", "paintvariants.oasis:train", "mine:train"):
         load_object(spec, "train.method", ())
-    assert [str(tmp_path) in path for path in paths] == [False, True]
+    assert [str(tmp_path) in path for path in paths] == [False, False, True]
 
 
 def test_own_run_imports_no_module_from_a_run_folder(

@@ -11,9 +11,6 @@ from accelerate import Accelerator
 
 from conftest import logits_alone, move
 from paint.algorithms.paint import add_teacher_prompts, score_rollouts
-from paint.algorithms.variants.contrast import Contrast
-from paint.algorithms.variants.reason_first import ReasonFirst
-from paint.algorithms.variants.u_opsd import UOpsd
 from paint.config.schema import Config, ContextConfig
 from paint.core.display import Display
 from paint.core.extensions import spec_of
@@ -49,6 +46,9 @@ from paint.training.teacher_views import (
     view_with_context,
     with_teacher_prompt,
 )
+from paintvariants.contrast import Contrast
+from paintvariants.reason_first import ReasonFirst
+from paintvariants.u_opsd import UOpsd
 from runs import (
     adapter,
     assert_same,

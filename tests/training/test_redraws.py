@@ -7,9 +7,6 @@ from typing import Any
 
 import pytest
 
-from paint.algorithms.variants.oasis import Oasis
-from paint.algorithms.variants.on_correct import OnCorrect
-from paint.algorithms.variants.rlsd import Rlsd
 from paint.config.run_folder import read_metrics
 from paint.config.schema import ConfigError
 from paint.data.problems import Problem
@@ -19,6 +16,9 @@ from paint.inference.rollouts import Rollout
 from paint.resolve.algorithm import LearnsFrom
 from paint.resolve.check import check_config
 from paint.training.redraws import draw_until_right
+from paintvariants.oasis import Oasis
+from paintvariants.on_correct import OnCorrect
+from paintvariants.rlsd import Rlsd
 from runs import changed, stored, train, variant
 
 SMALL: dict[str, dict[str, Any]] = {

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from paint.algorithms.variants.anchored import Anchored
 from paint.config.schema import Config
 from paint.core.extensions import spec_of
 from paint.data.contexts import Attempt, Contexts
@@ -16,6 +15,7 @@ from paint.inference.rollouts import Rollout, read_rollout
 from paint.models.policy import Policy, load_policy
 from paint.resolve.check import check_config
 from paint.training.teacher_views import masked_context, prompt_limit, with_teacher_prompt
+from paintvariants.anchored import Anchored
 from runs import changed, stored, train, variant
 
 SMALL: dict[str, dict[str, Any]] = {

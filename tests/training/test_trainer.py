@@ -152,7 +152,7 @@ def test_train_takes_configured_loss(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 TWO_STEPS, TWELVE = {"steps": 2}, {"steps": 1, "batch_size": 12}
-OF = "paint.algorithms.variants"
+OF = "paintvariants"
 OF_RIGHT = {"method": f"{OF}.oasis:Oasis"}
 AHEAD = {"engine": "own_server:OwnServer", "off_policy_steps": 1}
 AGAIN = {"samples_per_problem": 2, "max_attempts": 3, "temperature": 1.25}

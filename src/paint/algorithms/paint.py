@@ -3,7 +3,7 @@
     rollouts -> overlap -> mask ratio -> teacher prompt -> scores -> clipped KL -> update
 
 OPSD is the same step without masking and interpolation. Every random choice is a function of (seed,
-step, row). Variants of the step are in paint.algorithms.variants.
+step, row). Variants of the step are in packages/paintvariants.
 """
 
 from collections.abc import Sequence

@@ -25,6 +25,7 @@ from paint.core.extensions import (
     values_of,
 )
 from paint.core.nesting import parse_toml, require_shallow
+from paint.core.recipe_packages import is_shipped, recipe_folders
 from paint.core.settings import convert_value, value_of_text, value_of_words
 from paint.core.trust import Executable, vouch_for
 
@@ -47,12 +48,12 @@ _OF_A_CLASS = ("train.method", "train.optimizer", "objective.divergence", "rollo
 
 
 def shipped_recipes() -> list[str]:
-    """List the names of the recipes that come with the package, sorted, without folders'."""
+    """List the names of all recipes that are installed, sorted, without folders'."""
     return [name for name in _shipped() if "/" not in name]
 
 
 def shipped_folders() -> list[str]:
-    """List the names of the folders of recipes that come with the package, sorted."""
+    """List the names of all folders of recipes that are installed, sorted."""
     return sorted({name.rpartition("/")[0] for name in _shipped() if "/" in name})
 
 
@@ -63,13 +64,15 @@ def find_recipes(name: str) -> list[Path]:
 
     Raises ConfigError if there is no such recipe, or the folder has none or cannot be read.
     """
-    folder = _folder_of(name)
-    if folder is None:
+    plain = name.rstrip("/")
+    if plain in shipped_folders():
+        return [find_recipe(other) for other in _shipped() if other.rpartition("/")[0] == plain]
+    if not _is_folder(name):
         return [find_recipe(name)]
     with wrap_errors(f"{name} cannot be read", ConfigError, "name a folder of recipes"):
         # Hidden files are copies that editors and systems keep.
-        files = [path for path in folder.glob("[!.]*.toml") if not path.is_dir()]
-    if (folder / "run.json").exists():
+        files = [path for path in Path(name).glob("[!.]*.toml") if not path.is_dir()]
+    if (Path(name) / "run.json").exists():
         raise ConfigError(
             f"{name} is a run, and no recipe; `paint config {name} > FILE.toml` writes one of it"
         )
@@ -81,9 +84,15 @@ def find_recipes(name: str) -> list[Path]:
 def find_recipe(name: str) -> Path:
     """Return the path of one recipe: a shipped one by name, or a file (.toml or with a slash)."""
     shipped = _shipped()
-    if name in shipped:
-        return shipped[name]
-    if _folder_of(name) is not None:
+    places = shipped.get(name, {})
+    if len(places) > 1:
+        raise ConfigError(
+            f"{name} is a recipe of {' and of '.join(places)}; name the file of one: "
+            f"{', '.join(map(str, places.values()))}"
+        )
+    if places:
+        return next(iter(places.values()))
+    if name.rstrip("/") in shipped_folders() or _is_folder(name):
         find_recipes(name)  # refuses a run, and a folder without recipes
         raise ConfigError(
             f"{name} is a folder of recipes, which `paint compare` trains; here name one of them"
@@ -95,23 +104,28 @@ def find_recipe(name: str) -> Path:
     if is_path and not hint:
         return Path(name)
     hint = hint or f"; there are {', '.join([*shipped_recipes(), *shipped_folders()])}"
+    if not recipe_folders():
+        hint += "; `pip install 'paint-distill[variants]'` brings more"
     raise ConfigError(f"unknown recipe {name}{hint} (give a file with its ending, .toml)")
 
 
-def _shipped() -> dict[str, Path]:
-    """Return the recipes that come with the package by name, those of folders as FOLDER/NAME."""
-    paths = sorted(_RECIPES.rglob("*.toml"))
-    names = [path.relative_to(_RECIPES).as_posix().removesuffix(".toml") for path in paths]
-    return dict(sorted(zip(names, paths, strict=True)))
+def _shipped() -> dict[str, dict[str, Path]]:
+    """Return the recipes of paint and of installed packages by name, each by its package.
+
+    Those of folders are called FOLDER/NAME.
+    """
+    found: dict[str, dict[str, Path]] = {}
+    for package, folder in {"paint": _RECIPES, **recipe_folders()}.items():
+        for path in folder.rglob("*.toml"):
+            name = path.relative_to(folder).as_posix().removesuffix(".toml")
+            found.setdefault(name, {})[package] = path
+    return dict(sorted(found.items()))
 
 
-def _folder_of(name: str) -> Path | None:
+def _is_folder(name: str) -> bool:
     plain = name.rstrip("/")
-    if plain in shipped_folders():
-        return _RECIPES / plain
     with wrap_errors(f"{name} cannot be read", ConfigError, "name a recipe, a TOML file"):
-        is_folder = bool(plain) and plain not in _shipped() and Path(name).is_dir()
-    return Path(name) if is_folder else None
+        return bool(plain) and plain not in _shipped() and Path(name).is_dir()
 
 
 def read_recipe(path: str | Path, base: Config | None = None) -> Config:
@@ -151,7 +165,7 @@ def _plain(value: Any) -> Any:
 
 
 def executables_of(table: Mapping[str, Any]) -> list[Executable]:
-    """Return what settings name that may run or be connected to, and is not of the package."""
+    """Return what settings name that may run or be connected to, and is not shipped."""
     found = []
     for section, settings in table.items():
         owners = option_fields(_SECTIONS[section]) if section in _SECTIONS else {}
@@ -164,7 +178,9 @@ def executables_of(table: Mapping[str, Any]) -> list[Executable]:
                 # An option may name an object, too, such as a divergence.
                 elif key in (*owners, *owners.values()) or setting == "conversation.tools":
                     is_built_in = setting in _OF_A_CLASS and text.startswith("paint.")
-                    is_code = is_spec(text) and not is_built_in
+                    # Not an engine, whose options may be addresses.
+                    is_method = setting == "train.method" and is_shipped(text)
+                    is_code = is_spec(text) and not (is_built_in or is_method)
                 else:
                     is_code = False
                 if is_code:

@@ -18,6 +18,7 @@ from typing import Any, get_type_hints
 
 from paint.core.credentials import is_reference, read_references
 from paint.core.errors import ConfigError, cut, did_you_mean, format_short, reason, wrap_errors
+from paint.core.recipe_packages import is_shipped
 from paint.core.settings import check_value, convert_value, is_setting_type, require_no_secret
 from paint.core.storage import digest_of_file
 from paint.core.trust import Executable, is_asked, require_trusted
@@ -77,8 +78,8 @@ def _working_directory_on_path(spec: str) -> Iterator[None]:
     here = str(Path.cwd())
     # A record is data: it holds no module, unless the user asks for it.
     is_record = any((Path(here) / name).exists() for name in _RECORDS)
-    # What a module of the package imports must not be taken from there either.
-    if spec.startswith("paint.") or (is_record and not is_asked(spec)):
+    # What an installed module imports must not be taken from there either.
+    if is_shipped(spec) or (is_record and not is_asked(spec)):
         yield
         return
     # Last, so that a file in the working directory cannot replace an installed module.
@@ -166,13 +167,13 @@ def require_method(place: str, kind: Any, name: str, *arguments: str) -> None:
 
 
 def require_overrides(extension: object, place: str) -> None:
-    """Raise ConfigError for a method whose arguments are not those of paint's that it overrides."""
+    """Raise ConfigError for a method whose arguments are not those of the shipped one below it."""
     for name in sorted(set(dir(type(extension)))):
         if name.startswith("_"):
             continue
         # Of the class and its bases, the first that defines it.
         definitions = [kind for kind in type(extension).__mro__ if name in vars(kind)]
-        bases = [kind for kind in definitions if kind.__module__.startswith("paint.")]
+        bases = [kind for kind in definitions if is_shipped(kind.__module__)]
         if not bases or bases[0] is definitions[0] or not inspect.isfunction(vars(bases[0])[name]):
             continue
         _, *parameters = inspect.signature(vars(bases[0])[name]).parameters

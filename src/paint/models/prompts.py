@@ -297,7 +297,7 @@ def rationale_chat(
 ) -> Messages:
     """Return the prompt for the rationale of a reason-first teacher: a template's, or ours.
 
-    The template ``request`` is train.options.request of paint.algorithms.variants.reason_first.
+    The template ``request`` is train.options.request of paintvariants.reason_first.
     """
     student = student_chat(options, problem)
     names = {"context": context, "complete": complete, "student": student[-1]["content"]}

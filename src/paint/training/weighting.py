@@ -1,6 +1,6 @@
-"""Weights of completions and of tokens, which several variants share: the loss is Σ w D / Σ w.
+"""Weights of completions, and learning from some of them only: the loss is Σ w D / Σ w.
 
-Weights of completions are given by row, the place in the step's batch, and are equal on all ranks.
+Weights are given by row, the place in the step's batch, and are equal on all ranks.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +12,6 @@ from torch import Tensor
 from paint.config.schema import ObjectiveConfig
 from paint.core.display import Clock
 from paint.core.distributed import all_gather_objects, gather_on_rank0
-from paint.core.errors import ConfigError
 from paint.inference.rollouts import Rollout
 from paint.training.train_step import (
     Scores,
@@ -50,28 +49,6 @@ def mean_one(
     total = sum(v * count for _, v, count in every)
     counts = sum(count for _, _, count in every)
     return {row: v * counts / total if total else 0.0 for row, v, _ in every}
-
-
-def mean_one_by_completion(
-    weights: Float[Tensor, " n"], lengths: Sequence[int], options: ObjectiveConfig
-) -> Float[Tensor, " n"]:
-    """Return each token's factor (n): its weight over the mean of its completion's weights.
-
-    The first skip_tokens of a completion have factor 0 and do not count in its mean. A completion
-    whose weights are all 0 has factors 0. Raises ConfigError for weights that are no weights.
-    """
-    if not bool((weights >= 0).all()) or not bool(weights.sum().isfinite()):
-        raise ConfigError(
-            "the weights of tokens are negative, not finite or too large to sum; correct the "
-            "weights of train.method"
-        )
-    by_token = torch.zeros_like(weights)
-    for out, found in zip(by_token.split(lengths), weights.split(lengths), strict=True):
-        counted = found[options.skip_tokens :]
-        mean = counted.mean()  # NaN of no token; 0 also where weights are too small for a mean
-        if mean > 0:
-            out[options.skip_tokens :] = counted / mean  # out is a view of by_token
-    return by_token
 
 
 def factors(

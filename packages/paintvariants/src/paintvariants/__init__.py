@@ -1,0 +1,1 @@
+"""Variants of PAINT and other papers' methods, each an algorithm of one file (README.md)."""
