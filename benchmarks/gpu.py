@@ -30,7 +30,6 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from importlib.util import find_spec
-from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -140,8 +139,6 @@ class Scale:
     tests: tuple[str, ...]
     loss: tuple[str, ...]
     """Further arguments of benchmarks/loss.py."""
-    decode_steps: tuple[str, ...]
-    """Further arguments of benchmarks/decode.py."""
     peers: tuple[str, ...]
     """Further arguments of benchmarks/whole_step.py."""
     long: Long
@@ -170,7 +167,6 @@ FULL = Scale(
     real_steps=200,
     tests=("tests/objective/test_fused.py", "tests/objective/test_loss.py"),
     loss=("--repeat", "3"),
-    decode_steps=("--rows", "32", "128"),
     # transformers generates some 344 tokens a second, so 1,024 tokens would take 95 s a step.
     peers=("--tokens", "512", "--steps", "3", "--limit", "80"),
     long=Long(8, 250, 8192, 16_384, (250, 8192, 16_384), (8, 512)),
@@ -191,7 +187,6 @@ REHEARSAL = Scale(
     real_steps=1,
     tests=("tests/objective/test_loss.py", "-k", "entropy"),
     loss=("--repeat", "1", "--completion", "8", "--vocabulary", "300", "--memory", "1"),
-    decode_steps=("--rows", "2", "--prompt", "6", "--tokens", "4"),
     peers=("--rows", "2", "--tokens", "4", "--steps", "2", "--only", "paint", "trl sdft"),
     long=Long(2, 4, 8, 12, (4, 12), (2, 4)),
     started=(2, 2, 4),
@@ -490,23 +485,6 @@ def peers(scale: Scale, say: Say, place: Place) -> None:
     if on_gpu() and _has("vllm"):
         arguments.append("--vllm")
     _benchmark("whole_step.py", [*arguments, "--seconds", str(seconds)], place, rows)
-
-
-def decode_steps(scale: Scale, say: Say, place: Place) -> None:
-    """benchmarks/decode.py: a decode step as it is and compiled."""
-
-    def rows(found: list[dict[str, Any]]) -> None:
-        for row in found:
-            for note in row.pop("notes"):
-                say(note=f"{row['rows']} rows, {row['step']}: {note}")
-            for name, cell in row.pop("kernels").items():
-                say(
-                    "Kernels of a step", rows=row["rows"], step=row["step"], kernel=name, takes=cell
-                )
-            say("Decode steps", **row)
-
-    model = _random_model(scale.model, place.folder)
-    _benchmark("decode.py", [*scale.decode_steps, "--model", model], place, rows)
 
 
 def _benchmark(
@@ -813,12 +791,10 @@ def _forget(policy: Any) -> None:
 def decode(scale: Scale, say: Say, place: Place) -> None:
     """The local engine on a random 1.7B with a changed adapter, by rows.
 
-    Two calls with the same prompts: the first has all that is prepared once. Where the engine has a
-    switch for CUDA graphs, the tokens of an engine without them are compared. The gap is that of
-    the log-probs to the trainer's own scores of the first 32 rows.
+    Two calls with the same prompts: the first has all that is prepared once. The gap is that of the
+    log-probs to the trainer's own scores of the first 32 rows.
     """
     from paint.config import schema as cfg
-    from paint.inference.local import LocalEngine
     from paint.models.policy import load_policy
 
     setting = cfg.ModelConfig(path=_random_model(scale.model, place.folder), dtype="bfloat16")
@@ -829,12 +805,6 @@ def decode(scale: Scale, say: Say, place: Place) -> None:
     for decoded in scale.decoded:
         with row_of_its_own(say, "Decoding", rows=decoded.rows):
             _decode_rows(policy, decoded, say)
-    if GRAPHS not in signature(LocalEngine).parameters:
-        say(note=f"LocalEngine has no argument {GRAPHS}: its tokens are compared with no others")
-
-
-GRAPHS = "graphs"
-"""The argument of LocalEngine that turns CUDA graphs off."""
 
 
 def _decode_rows(policy: Any, decoded: Decoded, say: Say) -> None:
@@ -874,11 +844,6 @@ def _decode_rows(policy: Any, decoded: Decoded, say: Say) -> None:
         "largest_gap": float(gaps.max()),
         "calls_with_the_same_tokens": _same(first, second),
     }
-    del engine
-    if GRAPHS in signature(LocalEngine).parameters:
-        plain = LocalEngine(policy, batch_size=decoded.rows, **{GRAPHS: False})  # type: ignore[arg-type]
-        others, cells["seconds_without_graphs"] = written(plain)
-        cells["same_tokens_without_graphs"] = _same(second, others)
     say("Decoding", **cells)
 
 
@@ -1169,7 +1134,6 @@ PARTS = {
     "start-eval": Part("A first evaluation", 40, start_eval),
     "loss": Part("The loss beside its matrix products and its peers", 110, loss),
     "train-local": Part("Training by the local engine", 100, partial(train, "local")),
-    "decode-steps": Part("Decode steps as they are and compiled", 105, decode_steps),
     "peers": Part("A whole step beside TRL's", 190, peers),
     "long": Part("Long completions", 65, long_completions),
     "first-step": Part("Start and first step, with cold and warm caches", 105, first_step),

@@ -9,8 +9,8 @@ wheels that the machine lacks, the code and the rows, the others the model.
 
 1. Send nothing before everything is packed and all commands are written down: a machine that waits
    for a call goes back, with all that was sent to it. The calls follow without a pause.
-2. call-00, with a command that measures decode steps while the model travels:
-   ``setsid python3 call-00/rented.py run --parts decode-steps --minutes 4 > decode.txt 2>&1 &``
+2. call-00, with a command that measures generation while the model travels:
+   ``setsid python3 call-00/rented.py run --parts decode --minutes 4 > decode.txt 2>&1 &``
 3. call-01 and so on, one call each, in any order, with the command ``true``.
 4. With the last of them: ``python3 call-00/rented.py run --minutes 9.5 --out $OUT``. It waits for
    what runs, goes on with what was not tried, and ends 30 s before its time.
@@ -259,7 +259,7 @@ class Part:
 
 
 PARTS = (
-    Part("decode-steps", 150),
+    Part("decode", 75),
     Part("gsm8k", 400, ("base", "model")),
     Part("peers", 200),
     Part("long", 65),
@@ -430,8 +430,7 @@ def gpu_part(name: str, order: dict[str, Any]) -> None:
     import gpu
 
     def told(table: str = "", **cells: Any) -> None:
-        hidden = "_" if table == "Kernels of a step" else ""
-        say(**{hidden + name: cell for name, cell in cells.items()})
+        say(**cells)
 
     scale = gpu.REHEARSAL if order["rehearse"] else gpu.FULL
     place = gpu.Place(Path(order["work"]), order["ends"], "")
@@ -487,7 +486,7 @@ def whole_rows(path: Path) -> list[dict[str, Any]]:
 
 
 WORK: dict[str, Callable[[dict[str, Any]], None]] = {
-    **{name: partial(gpu_part, name) for name in ("decode-steps", "peers", "long")},
+    **{name: partial(gpu_part, name) for name in ("decode", "peers", "long")},
     "gsm8k": gsm8k,
     "seeds": partial(gsm8k, seeds=3),
 }

@@ -14,8 +14,7 @@ from torch import Tensor
 
 from paint.config.schema import TeacherConfig
 from paint.data.problems import Problem
-from paint.inference import compiled, decoders, graphs, local
-from paint.inference.compiled import CompiledStep
+from paint.inference import decoders, graphs, local
 from paint.inference.decoders import StaticDecoder
 from paint.inference.engine import Sampling
 from paint.inference.graphs import GraphedStep
@@ -57,10 +56,8 @@ def captured(monkeypatch: pytest.MonkeyPatch) -> list[Graph]:
 
     def on_gpu(self: Any, *arguments: Any, **options: Any) -> None:
         sampler(self, *arguments, **options)
-        options = {"compiled": False, **options}
         state = (*self.slots.state, self.too_few)
         self.step = GraphedStep(state, *arguments[4:6], enabled=True)
-        self.compiled = CompiledStep(self.step, arguments[0].base, enabled=options["compiled"])
 
         def tensors() -> list[Tensor]:
             buffers = [b for layer in self.decoder.cache.layers for b in layer.buffers]
@@ -186,47 +183,6 @@ def test_generate_by_graphs_gives_eager_completions(
     assert engine.generate(prompts[:4], SAMPLING, range(4)) == eager.generate(
         prompts[:4], SAMPLING, range(4)
     )
-
-
-def test_generate_of_long_completions_by_compiled_steps_gives_eager_completions(
-    captured: list[Graph], trained: Policy, problems: list[Problem], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Before and after an update; a chat is not compiled."""
-    sampling = dataclasses.replace(SAMPLING, max_new_tokens=10)
-    made: list[str] = []
-
-    def compile(graph: Any, _: Any) -> Any:
-        made.append(graph.code)
-        return graph
-
-    monkeypatch.setattr(decoders, "KEPT", 1.0)
-    monkeypatch.setattr(local, "LONG", 10)
-    monkeypatch.setattr(compiled, "compile_by_inductor", compile)
-    monkeypatch.setattr(compiled, "_functions", {})
-    prompts = prompts_of(trained, problems, 3)
-    engine = LocalEngine(trained, batch_size=2, compiled=True)
-    counts = []
-    for _ in range(2):
-        plain = LocalEngine(trained, batch_size=2)
-        expected = plain.generate(prompts, sampling, range(3))
-        assert engine.generate(prompts, sampling, range(3)) == expected
-        counts.append(len(made))
-        with torch.no_grad():
-            for parameter in trained.trainable:
-                parameter.mul_(1.5)
-    # No new code: the buffers are as large as they became in the first call.
-    assert counts[0] == counts[1] > 2
-
-
-def test_generate_of_short_completions_compiles_nothing(
-    captured: list[Graph], policy: Policy
-) -> None:
-    rows = [SlotRow(0, (5, 6), 0)]
-    for tokens, asked in ((local.LONG - 1, True), (local.LONG, True), (local.LONG, False)):
-        engine = LocalEngine(policy, batch_size=2, compiled=asked)
-        sampling = dataclasses.replace(SAMPLING, max_new_tokens=tokens)
-        is_compiled = asked and tokens == local.LONG
-        assert engine._sampler(sampling, rows).compiled.enabled == is_compiled
 
 
 def test_generate_by_kept_graphs_follows_weights_and_teacher_view(

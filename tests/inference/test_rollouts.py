@@ -1,12 +1,13 @@
-"""Tests of rollouts as rows of files."""
+"""Tests of rollouts as rows of files, and of their seeds."""
 
 import json
+from itertools import product
 
 import pytest
 
 from paint.data.problems import Problem
 from paint.grading.contract import Grade
-from paint.inference.engine import Completion, Conversation, Turn
+from paint.inference.engine import Completion, Conversation, Turn, row_seed
 from paint.inference.rollouts import Rollout, read_rollout, rollout_row
 from paint.training.run_log import record
 
@@ -39,3 +40,8 @@ def test_read_rollout_of_a_runs_row_has_its_grade_and_log_probs() -> None:
     assert (found.completion, found.grade) == (completion, GRADE)
     failed = Rollout(0, PROBLEM, [1], completion, "two", grade=Grade(None, "429", failed=True))
     assert read_rollout(record(failed), PROBLEM, 0).grade == failed.grade
+
+
+def test_row_seed_is_another_one_for_each_run_step_and_row() -> None:
+    places = list(product((0, 1), (0, 1), (0, 1)))
+    assert len({row_seed(*place) for place in places}) == len(places)

@@ -245,12 +245,8 @@ def test_owned_server_ends_with_killed_trainer(start: Popen, tmp_path: Path) -> 
 
 
 def test_train_off_policy_killed_and_resumed_is_bitwise_equal(url: str, tmp_path: Path) -> None:
-    """Several adapters on one server at once; a checkpoint keeps those that are behind.
-
-    A problem without a right completion is drawn again, by the adapter that drew it before.
-    """
-    again = {"samples_per_problem": 2, "max_attempts": 3}
-    config = recipe(urls=[url], off_policy_steps=2, **again)
+    """Several adapters on one server at once; a checkpoint keeps those that are behind."""
+    config = recipe(urls=[url], off_policy_steps=2, samples_per_problem=2)
     method = spec_of(Oasis)
     config = config.changed("train", steps=5, batch_size=8, checkpoint_every=2, method=method)
     whole, killed = tmp_path / "whole", tmp_path / "killed"
@@ -264,7 +260,6 @@ def test_train_off_policy_killed_and_resumed_is_bitwise_equal(url: str, tmp_path
         ids = [[row["completion_ids"] for row in stored(f, step)] for f in (whole, killed)]
         assert ids[0] == ids[1]
     metrics = read_metrics(whole)
-    assert max(row["attempts"] for row in metrics) > 1
     assert max(row["logprob_mismatch_mean"] for row in metrics) < 1e-4
     assert metrics[0]["off_policy_kl"] < 1e-7 < min(row["off_policy_kl"] for row in metrics[1:])
 

@@ -18,7 +18,6 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.nn.functional import rms_norm
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -31,10 +30,8 @@ from paint.algorithms.paint import score_rollouts
 from paint.config import schema as cfg
 from paint.data.problems import Problem
 from paint.grading.mathematics import MathGrader
-from paint.inference import compiled
 from paint.inference.engine import Completion, Sampling
 from paint.inference.local import LocalEngine, _Sampler
-from paint.inference.recording import Recording
 from paint.inference.rollouts import Rollout, TeacherPrompt
 from paint.models import layers
 from paint.models.adapters import add_adapter
@@ -108,24 +105,18 @@ def attention(_: Any, query: Tensor, key: Tensor, value: Tensor, *__: Any, **___
     return Attention.apply(query, key, value), None  # type: ignore[no-untyped-call]
 
 
-STAND_INS = {"rms_norm": lambda x, *_: x * 1.0, "sdpa": attention}
-"""For what is one kernel on CUDA."""
-
-
 @contextmanager
-def on_fake_gpu(policy: Policy, stand_ins: Any = STAND_INS) -> Iterator[tuple[Policy, Kernels]]:
+def on_fake_gpu(policy: Policy) -> Iterator[tuple[Policy, Kernels]]:
     """Give the policy fake weights that say they are on CUDA, and count kernels."""
-    norm = stand_ins.get("rms_norm", rms_norm)
-    attentions = {"sdpa": stand_ins["sdpa"]} if "sdpa" in stand_ins else {}
     with FakeTensorMode(), Kernels() as kernels:
         give_fake_weights(policy.model)
         with (
             patch.object(FakeTensor, "is_cuda", property(lambda _: True)),
             patch.object(Policy, "device", CPU),
             patch.object(layers, "_is_weight_times_rms_norm", lambda *_: True),
-            patch.object(layers, "rms_norm", norm),
+            patch.object(layers, "rms_norm", lambda x, *_: x * 1.0),
             patch.object(modeling_qwen3, "create_causal_mask", lambda **_: None),
-            patch.dict(ALL_ATTENTION_FUNCTIONS._local_mapping, attentions),
+            patch.dict(ALL_ATTENTION_FUNCTIONS._local_mapping, {"sdpa": attention}),
         ):
             layers.fuse_norms(policy.base, CPU)
             share_inputs(policy.base)
@@ -159,18 +150,16 @@ SAMPLING = Sampling(1.1, 0.95, 20, 1024)  # the paper's
 
 
 @contextmanager
-def decoding_on_fake_gpu(
-    rows: int, stand_ins: Any = STAND_INS
-) -> Iterator[tuple[_Sampler, Kernels]]:
+def decoding_on_fake_gpu(rows: int) -> Iterator[tuple[_Sampler, Kernels]]:
     """The local engine in the middle of rows, with the layers that it has on a GPU."""
-    with on_fake_gpu(large("1.7B"), stand_ins) as (policy, kernels), torch.no_grad():
+    with on_fake_gpu(large("1.7B")) as (policy, kernels), torch.no_grad():
         sampler = _Sampler(policy, SAMPLING, rows, 1274, print, print)
         assert policy.joint_layers
         sampler.layers = policy.joint_layers.used
         # Few positions: a write of a token counts with its whole buffer.
         sampler.decoder.reserve(1)
         with sampler.layers():
-            sampler._append(sampler._logits())  # makes the buffers
+            sampler._step()  # makes the buffers
             yield sampler, kernels
 
 
@@ -179,7 +168,7 @@ def decoding_on_fake_gpu(
 def test_step_of_local_engine_takes_kernels_of_documents_and_does_not_wait() -> None:
     with decoding_on_fake_gpu(32) as (sampler, kernels), Syncs() as syncs:
         kernels.number = kernels.bytes = 0
-        sampler._append(sampler._logits())
+        sampler._step()
         found, gigabytes = kernels.number, kernels.bytes / 1e9
     row = f"| as it is | {found:,} | {gigabytes:.2f} |"
     assert row in DOCUMENT.read_text()
@@ -187,37 +176,6 @@ def test_step_of_local_engine_takes_kernels_of_documents_and_does_not_wait() -> 
     assert gigabytes <= 5.2
     # Sums of sampling move to the device of float64, which CUDA is itself.
     assert syncs.calls == ["to"] * 5
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(torch.cuda.is_available(), reason="an H100 is stood in for")
-@pytest.mark.filterwarnings("ignore")
-def test_compiled_step_takes_kernels_and_bytes_of_documents() -> None:
-    pytest.importorskip("triton")
-    from inductor_for_cuda import Launches, launches  # takes seconds
-
-    with (
-        patch.object(compiled, "_functions", {}),
-        patch.object(compiled, "compile_by_inductor", launches),
-        decoding_on_fake_gpu(32, {}) as (sampler, _),
-    ):
-        with layers.as_written(sampler.policy.base), Recording() as recording:
-            logits = sampler._logits()
-            sampler._append(logits)
-        pieces = recording.pieces(logits, compiled.compiled)
-    found = [p.function for p in pieces if isinstance(p.function, Launches)]
-    # An attention is a kernel by itself.
-    assert len(pieces) == len(found) + 28
-    first, *middle, last = [part.number for part in found]
-    number = sum(part.number for part in found) + 28
-    gigabytes = sum(part.nbytes for part in found) / 1e9
-    row = f"| compiled | {number} | {gigabytes:.2f} | {first} | {middle[0] + 1} | {last} |"
-    # Another version's inductor may fuse otherwise: 2.11's takes a kernel more.
-    if torch.__version__.startswith("2.13."):
-        assert row in DOCUMENT.read_text()
-    assert {*middle} == {middle[0]}
-    assert number <= 400
-    assert gigabytes <= 5
 
 
 class Syncs(TorchFunctionMode):

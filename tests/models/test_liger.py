@@ -7,7 +7,6 @@ interpreter runs its kernels.
 import sys
 from collections import Counter
 from copy import deepcopy
-from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -32,7 +31,7 @@ from transformers import (
 
 from paint.config import schema as cfg
 from paint.models import liger, policy
-from paint.models.layers import as_written, checkpoint_layers
+from paint.models.layers import checkpoint_layers
 from paint.models.liger import use_liger
 from paint.models.policy import _use_kernels
 
@@ -180,26 +179,6 @@ def test_use_liger_leaves_other_models_of_the_process(calls: Counter[str]) -> No
     for model in (other, small("qwen3")):
         assert all(torch.equal(a, b) for a, b in zip(passes(model, None), wanted, strict=True))
     assert not calls
-
-
-def doubled(layer: nn.Linear, x: Tensor) -> Tensor:
-    return nn.functional.linear(x, layer.weight) * 2
-
-
-def test_layers_with_liger_compute_as_written_within_the_block(calls: Counter[str]) -> None:
-    """Bit for bit as a model without Liger; other replaced layers, such as joint ones, stay."""
-    plain, model = small("qwen3"), small("qwen3")
-    use_liger(model)
-    for one in (plain, model):
-        down: Any = one.get_decoder().layers[0].mlp.down_proj
-        down.forward = partial(doubled, down)
-    expected = passes(model, None)
-    count = sum(calls.values())
-    with as_written(model):
-        assert all(map(torch.equal, passes(model, None), passes(plain, None)))
-    assert sum(calls.values()) == count > 0
-    assert all(map(torch.equal, passes(model, None), expected))
-    assert sum(calls.values()) == 2 * count
 
 
 def test_use_liger_unknown_layers_are_left(calls: Counter[str]) -> None:

@@ -155,7 +155,7 @@ TWO_STEPS, TWELVE = {"steps": 2}, {"steps": 1, "batch_size": 12}
 OF = "paintvariants"
 OF_RIGHT = {"method": f"{OF}.oasis:Oasis"}
 AHEAD = {"engine": "own_server:OwnServer", "off_policy_steps": 1}
-AGAIN = {"samples_per_problem": 2, "max_attempts": 3, "temperature": 1.25}
+PAIRS = {"samples_per_problem": 2, "temperature": 1.25}
 BY_TOKEN = {"reduction": "token", "skip_tokens": 9, "sft_weight": 0.3}
 SPLIT: dict[str, tuple[str, dict[str, Any]]] = {
     "paint": ("demo-paint", {"train": TWO_STEPS}),
@@ -177,7 +177,7 @@ SPLIT: dict[str, tuple[str, dict[str, Any]]] = {
     "off policy": ("demo-paint", {"rollout": {"off_policy_steps": 1}, "train": TWO_STEPS}),
     "off policy, server": (
         "demo-paint",
-        {"rollout": AHEAD | AGAIN, "train": TWO_STEPS | OF_RIGHT},
+        {"rollout": AHEAD | PAIRS, "train": TWO_STEPS | OF_RIGHT},
     ),
     "sft": ("demo-sft", {"train": TWELVE}),
     # Conversations have one or two turns, so that a rank waits for the other's.
@@ -194,7 +194,7 @@ SPLIT: dict[str, tuple[str, dict[str, Any]]] = {
     "kept": (
         "demo-paint",
         {
-            "rollout": FOUR | {"max_attempts": 2},
+            "rollout": FOUR,
             "train": {"batch_size": 12, "seed": 2} | OF_RIGHT,
         },
     ),
@@ -210,8 +210,6 @@ COUNTS = (
     "kept_completions",
     "grader_failures",
     "frac_reward_zero_std",
-    "attempts",
-    "solved_frac",
     "rollout_tokens",
 )
 
@@ -318,17 +316,16 @@ def test_step_metrics_are_averaged_like_loss() -> None:
 
 FIVE_STEPS = {"steps": 5, "checkpoint_every": 2}
 CASES = {
-    # With several attempts at a problem, on policy as off policy.
-    "before the first checkpoint": (1, small(rollout=AGAIN, train=FIVE_STEPS | OF_RIGHT)),
+    "before the first checkpoint": (1, small(rollout=PAIRS, train=FIVE_STEPS | OF_RIGHT)),
     # That takes milliseconds: more of them, to meet one.
     "while one is written": (0, small(train=FIVE_STEPS | {"checkpoint_every": 1})),
     "off policy": (
         4,
-        small(rollout=AGAIN | {"off_policy_steps": 2}, train=FIVE_STEPS | OF_RIGHT),
+        small(rollout=PAIRS | {"off_policy_steps": 2}, train=FIVE_STEPS | OF_RIGHT),
     ),
     "off policy, server": (
         3,
-        small(rollout=AGAIN | AHEAD | {"off_policy_steps": 2}, train=FIVE_STEPS | OF_RIGHT),
+        small(rollout=PAIRS | AHEAD | {"off_policy_steps": 2}, train=FIVE_STEPS | OF_RIGHT),
     ),
 }
 

@@ -13,7 +13,7 @@ from paint.algorithms.grpo import reward
 from paint.algorithms.paint import add_teacher_prompts, score_rollouts, teacher_hidden_states
 from paint.core.display import Clock
 from paint.inference.rollouts import Rollout
-from paint.resolve.algorithm import Algorithm, LearnsFrom
+from paint.resolve.algorithm import Algorithm
 from paint.training import train_step as ts
 
 
@@ -46,7 +46,6 @@ class RewardedVariant(Variant):
 
     needs_grades = True
     min_samples = 2
-    learns_from: LearnsFrom = "differences"
     uses_policy_gradient = True
 
     def rollouts(

@@ -163,8 +163,6 @@ METRICS = (
     ),
     Metric("rationale_tokens", charts=("length",)),
     Metric("rollout_tokens", of_run=True),
-    Metric("attempts", line="{:.1f} attempts"),
-    Metric("solved_frac"),
     Metric("lenient_accuracy", column="lenient"),
     Metric(
         "truncated_frac", of_run=True, line="truncated {:.0%}", charts=("ends",), column="truncated"

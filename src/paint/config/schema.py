@@ -265,8 +265,6 @@ class RolloutConfig(Section):
     """Longest completion, in tokens (paper: 1024 in training, 38,912 in evaluation)."""
     samples_per_problem: int = setting(1, POSITIVE)
     """Completions of each problem in a step (paper: Algorithm 1, 1; grpo: Main Results, 8)."""
-    max_attempts: int = setting(1, within("[1, 64]"))
-    """Draws of a problem in a step, in [1, 64], until one is right (docs/how-to/rollouts.md)."""
     batch_size: int = setting(32, POSITIVE)
     """Most rows generated at once by a rank or a vLLM server; changes speed and memory only."""
     max_logprob_mismatch: float = setting(0.05, within("(0, inf]"), "nats; inf is off")
@@ -686,7 +684,6 @@ class EvaluationConfig(Section):
         for key, note in (
             ("off_policy_steps", "an evaluation has no training steps"),
             ("samples_per_problem", "`--samples` is the number"),
-            ("max_attempts", "every answer counts"),
         ):
             require_default(self.rollout, key, "in an evaluation", note)
         is_graded = not self.grading.is_off

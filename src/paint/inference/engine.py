@@ -209,13 +209,12 @@ class RemoteEngine(Engine, Protocol):
         ...
 
 
-def row_seed(seed: int, step_index: int, row: int, attempt: int = 1) -> int:
+def row_seed(seed: int, step_index: int, row: int) -> int:
     """Return the seed of a row of a step, both from 0: of its completion and its teacher's draw.
 
     It depends on no batch and on no rank (docs/fidelity.md, C15).
     """
-    again = () if attempt == 1 else (attempt,)
-    return derive_seed(seed, step_index, row, *again)
+    return derive_seed(seed, step_index, row)
 
 
 def derive_seed(*place: int | str) -> int:

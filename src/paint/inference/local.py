@@ -16,7 +16,6 @@ from torch import Tensor
 
 from paint.core.display import Display
 from paint.core.errors import NonFiniteError
-from paint.inference.compiled import CompiledStep
 from paint.inference.decoders import Text, may_be_kept, open_decoder
 from paint.inference.engine import Completion, Engine, EngineError, OnCompletion, Prompts, Sampling
 from paint.inference.factory import EngineSetup
@@ -30,7 +29,6 @@ WORTH_SHARING = 16  # minimum length of a common prefix that is prefilled separa
 REFILL = 4  # rows are prefilled once 1 / REFILL of the slots is free; one by one would be slow
 STEPS = 8  # steps on a GPU between two looks of the host, which wait for it
 FEWEST = 32  # slots on a GPU below which a step is not faster with fewer
-LONG = 512  # tokens of a completion from which on compiling a step takes less than it saves
 
 
 class LocalEngine(Engine):
@@ -42,17 +40,11 @@ class LocalEngine(Engine):
         *,
         batch_size: int,
         display: Display | None = None,
-        compiled: bool = False,
     ) -> None:
-        """Make an engine of at most ``batch_size`` rows at once.
-
-        With ``compiled``, steps of completions of LONG tokens and more have fewer kernels; no GPU
-        has run such a step yet.
-        """
+        """Make an engine of at most ``batch_size`` rows at once."""
         self.policy = policy
         self.batch_size = batch_size
         self.display = display or Display(enabled=False)
-        self.compiled = compiled
         self._kept: _Sampler | None = None  # of the last call, with its buffers and graphs
 
     @classmethod
@@ -104,10 +96,8 @@ class LocalEngine(Engine):
                 completion = Completion(tuple(row.ids), tuple(row.log_probs), truncated)
                 finished(row.index, completion)
             self.display.writing(finished_tokens, sum(sampler.slots.lengths))
-        if sampler:
-            self.compiled &= not sampler.compiled.failed  # it would fail again
-            if sampler.can_be_kept:
-                self._kept = sampler
+        if sampler and sampler.can_be_kept:
+            self._kept = sampler
 
     def _sampler(self, sampling: Sampling, waiting: Sequence[SlotRow]) -> "_Sampler":
         count = min(self.batch_size, len(waiting))
@@ -117,8 +107,6 @@ class LocalEngine(Engine):
             kept.use_again()
             return kept
         del kept  # before the memory of another
-        # Decided by the limit of tokens, so that a resumed run computes as one that did not stop.
-        is_long = sampling.max_new_tokens >= LONG
         return _Sampler(
             self.policy,
             sampling,
@@ -126,7 +114,6 @@ class LocalEngine(Engine):
             longest,
             self.display.note,
             self.display.warn,
-            compiled=self.compiled and is_long,
         )
 
     def _halve(self, rows: int, error: torch.OutOfMemoryError) -> None:
@@ -152,8 +139,6 @@ class _Sampler:
         longest: int,
         note: Callable[[str], None],
         warn: Callable[[str], None],
-        *,
-        compiled: bool = False,
     ) -> None:
         self.policy = policy
         self.sampling = sampling
@@ -175,9 +160,6 @@ class _Sampler:
         # Hooks, with which a teacher changes what layers compute, see nothing of joint layers.
         is_joint = is_on_gpu and not _has_hooks(policy)
         self.joint = policy.joint_layers if is_joint else None
-        self.compiled = CompiledStep(
-            self.step, policy.base, enabled=compiled and self.step.enabled and is_joint
-        )
         self.layers: Callable[[], AbstractContextManager[None]] = nullcontext
         if self.joint:
             self.layers = self.joint.used
@@ -215,14 +197,12 @@ class _Sampler:
         _, capacity = self.decoder.shape
         if capacity != self.capacity:  # the buffers have moved, be it here or in a prefill
             self.step.clear()
-            self.compiled.clear()
         self.capacity = capacity
         # For a repetition with more candidates, which writes over all else.
         before = [part.clone() for part in (slots.tokens, slots.counts, slots.ended)]
         with self.layers():
-            step = self.compiled.step(self._logits, self._append, self._shape)
             for _ in range(steps):
-                self.step.run(step, self._shape)
+                self.step.run(self._step, self._shape)
 
         is_finite = slots.log_probs.isfinite().all()
         flags = torch.stack((self.too_few, is_finite))
@@ -252,16 +232,12 @@ class _Sampler:
         width, _ = self.decoder.shape
         return self.slots.size, width, self.candidates
 
-    # Neither half of a step waits for the device.
-    def _logits(self) -> Tensor:
+    def _step(self) -> None:
+        """Append a token to every row, without a wait for the device."""
         slots = self.slots
-        logits: Tensor = self.policy.lm_head(
+        logits: Float[Tensor, "b v"] = self.policy.lm_head(
             self.decoder.states(slots.tokens[: slots.size], slots.positions())
         )
-        return logits
-
-    def _append(self, logits: Float[Tensor, "b v"]) -> None:
-        slots = self.slots
         # A sum over the vocabulary loses its digits in 16 bits.
         logits = logits.float()
         drawn, too_few = draw(logits, slots.next_uniforms(), self.sampling, self.candidates)
@@ -286,7 +262,6 @@ class _Sampler:
     def use_again(self) -> None:
         """Take the weights as they are now, and forget what was computed with others."""
         self.decoder.forget()
-        self.compiled.use_again()
         if self.joint:
             self.joint.refresh()
 

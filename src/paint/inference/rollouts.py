@@ -5,19 +5,12 @@ Training, validation, evaluations and advice sample, grade and store rollouts; a
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from paint.data.contexts import Attempt
 from paint.data.problems import Problem
 from paint.grading.contract import Grade
 from paint.inference.engine import Completion, Conversation, Turn, TurnPart
-
-
-class Draws(NamedTuple):
-    """What came of drawing a problem several times."""
-
-    tokens: tuple[int, ...]  # of the row's completion in each attempt
-    solved: bool  # whether one of the problem's completions is right
 
 
 @dataclass(frozen=True)
@@ -46,7 +39,6 @@ class Rollout:
     metrics: Mapping[str, float] = field(default_factory=dict)  # overlap, mask_ratio, ...
     behavior_log_probs: tuple[float, ...] | None = None  # in nats; None: on-policy, (): unknown
     grade: Grade | None = None  # None before grading, and with grading.grader "none"
-    draws: Draws | None = None  # None with rollout.max_attempts 1
     # The loss's values at every token, by name; none before it, and if it is not learned from.
     tokens: dict[str, list[float]] = field(default_factory=dict)
 
@@ -54,11 +46,6 @@ class Rollout:
     def key(self) -> tuple[str, int]:
         """What identifies it among the samples of a store."""
         return self.problem.id, self.row
-
-    @property
-    def sampled_tokens(self) -> int:
-        """Tokens that were sampled for the row, those of other attempts included."""
-        return sum(self.draws.tokens) if self.draws else len(self.completion.ids)
 
     @property
     def student_parts(self) -> list[TurnPart]:

@@ -17,8 +17,7 @@ and router jitter. Here the layers checkpoint in evaluation mode, in which all o
 """
 
 import inspect
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from copy import deepcopy
 from functools import cache
 from types import MethodType
@@ -177,19 +176,6 @@ def fuse_norms(model: nn.Module, device: torch.device | str) -> None:
         is_plain = hasattr(norm, "variance_epsilon") and "forward" not in vars(norm)
         if is_plain and _is_weight_times_rms_norm(norm, device):
             norm.forward = MethodType(_fused_norm, norm)
-            norm.has_kernels = True
-
-
-@contextmanager
-def as_written(model: nn.Module) -> Iterator[None]:
-    """Within the block, layers compute as transformers wrote them, not by other kernels."""
-    parts = [part for part in model.modules() if hasattr(part, "has_kernels")]
-    replaced = [(part, vars(part).pop("forward")) for part in parts]
-    try:
-        yield
-    finally:
-        for part, forward in replaced:
-            part.forward = forward
 
 
 def _is_weight_times_rms_norm(norm: Any, device: torch.device | str) -> bool:

@@ -57,9 +57,6 @@ def use_liger(model: PreTrainedModel) -> str:
         elif has_rotary and _calls_rotary(type(part)):
             part.forward = MethodType(_with_rotary(type(part).forward), part)
             replaced["rotary positions"] = True
-        else:
-            continue
-        part.has_kernels = True
     names = [name for name, is_replaced in replaced.items() if is_replaced]
     if not names:
         family = model.config.model_type

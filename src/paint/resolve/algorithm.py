@@ -6,7 +6,7 @@ package and is named as "module:Class" (docs/how-to/extend.md). This module does
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from paint.config.schema import Config, TrainConfig
 from paint.core.errors import ConfigError, format_short
@@ -18,8 +18,6 @@ from paint.core.extensions import (
     require_overrides,
 )
 from paint.core.settings import POSITIVE, setting, within
-
-LearnsFrom = Literal["all", "right", "differences"]
 
 
 class Algorithm:
@@ -39,7 +37,9 @@ class Algorithm:
     # It leaves out completions of which the teacher has nothing to read, as with context.source
     # "feedback" where the grader said nothing.
     passes_over: ClassVar[bool] = False
-    min_samples: ClassVar[int] = 1  # fewest completions of a problem in a batch
+    # Fewest completions of a problem in a batch. With needs_grades and more than one, it compares
+    # their rewards, and the share of groups without a difference is logged.
+    min_samples: ClassVar[int] = 1
     # Tokens must be on policy and drawn at the loss's temperature.
     uses_policy_gradient: ClassVar[bool] = False
     options: Any = None
@@ -48,14 +48,6 @@ class Algorithm:
     def needs_teacher(self) -> bool:
         """Whether it scores under the teacher's weights; without, no copy of them is kept."""
         return self.needs_context
-
-    @property
-    def learns_from(self) -> LearnsFrom:
-        """What of a problem's completions it learns from: right ones, or differences of rewards.
-
-        A problem without is drawn again, up to ``rollout.max_attempts`` times in all.
-        """
-        return "all"
 
     def generates(self, config: Config) -> bool:
         """Whether a run samples from its engine: to learn from completions, or to validate."""
@@ -121,7 +113,6 @@ class Grpo(_BuiltIn):
     needs_grades = True
     # An advantage compares a completion with others of its problem.
     min_samples = 2
-    learns_from: LearnsFrom = "differences"
     uses_policy_gradient = True
     options: GrpoOptions
 

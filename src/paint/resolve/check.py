@@ -36,7 +36,7 @@ from paint.grading.graders import needs_answer
 from paint.grading.unit_tests import CodeOptions
 from paint.objective.divergences import FORWARD_KL, Divergence, find_divergence
 from paint.objective.loss_options import Objective
-from paint.resolve.algorithm import Algorithm, LearnsFrom, RecordedAlgorithm, find_algorithm
+from paint.resolve.algorithm import Algorithm, RecordedAlgorithm, find_algorithm
 from paint.resolve.engines import AUTO, ENGINES, LOCAL, VLLM, EngineType, engine_of
 from paint.resolve.environments import tools_of
 from paint.resolve.optimizer import AdamW, OptimizerFactory, find_optimizer, learning_rate
@@ -143,24 +143,13 @@ class Resolved:
         return list(map(context_source, self.config.context.source))
 
     @property
-    def learns_from(self) -> LearnsFrom:
-        """What the method, or else what its teacher reads, needs of a problem's completions."""
-        own = self.algorithm.learns_from
-        shows_verdict = any(source.grade == "verdict" for source in self.sources)
-        # A completion is not shown to its own teacher.
-        if own == "all" and shows_verdict and self.rollout.samples_per_problem > 1:
-            return "right"
-        return own
-
-    @property
     def needs_grades(self) -> str:
         """The setting by which the training needs grades; empty if it needs none."""
         if self.algorithm.needs_grades:
             return self.method
         if self.feedback:
             return f"context.source {format_value(self.feedback)}"
-        attempts = self.rollout.max_attempts
-        return f"rollout.max_attempts {attempts}" if attempts > 1 else ""
+        return ""
 
     @property
     def feedback(self) -> str:
@@ -283,11 +272,7 @@ def _check_off_policy(run: Resolved) -> None:
         require_default(rollout, "off_policy_steps", f"with {learner}", why)
     if run.engine.is_stored:
         why = "it samples nothing; `paint eval RUN` evaluates checkpoints"
-        for section, key in (
-            (config.validation, "path"),
-            (rollout, "off_policy_steps"),
-            (rollout, "max_attempts"),
-        ):
+        for section, key in ((config.validation, "path"), (rollout, "off_policy_steps")):
             require_default(section, key, f'with rollout.engine "{rollout.engine}"', why)
 
 
@@ -333,13 +318,6 @@ def _check_samples(run: Resolved) -> None:
     is_met = rollout.samples_per_problem >= algorithm.min_samples
     allowed = f"at least {algorithm.min_samples} with {run.method}"
     require(rollout, "samples_per_problem", is_met, allowed, "grpo in the paper: 8")
-    if run.learns_from == "all":
-        where = f"with {run.method} and these settings"
-        why = (
-            "it needs no right completion; grpo, oasis and on_correct do, and context.source "
-            "rollout with several samples a problem"
-        )
-        require_default(rollout, "max_attempts", where, why)
 
 
 def _adapts_experts(model: ModelConfig) -> bool:

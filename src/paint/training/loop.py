@@ -188,7 +188,8 @@ def log_step(
     )
     if rollout.off_policy_steps and all(r.behavior_log_probs is None for r in scored):
         metrics |= ON_POLICY
-    if setup.resolved.algorithm.learns_from == "differences":
+    algorithm = setup.resolved.algorithm
+    if algorithm.needs_grades and algorithm.min_samples > 1:
         # An algorithm's own value, which counts what it has learned from, stays.
         metrics = run_log.equal_rewards(scored, rollout.samples_per_problem) | metrics
     if not setup.policy.tools:  # an environment alone offers none

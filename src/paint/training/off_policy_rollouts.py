@@ -27,10 +27,6 @@ Request = tuple[list[list[int]], Sampling, list[int]]
 """Prompts, sampling settings and seeds of this rank's rows of a step."""
 
 
-Finish = Callable[[Engine, int, list[Completion], Clock], list[Rollout]]
-"""Rollouts from this rank's completions of a step, with the engine that sampled them."""
-
-
 @dataclass(kw_only=True)
 class OffPolicyRollouts(ABC):
     """The rollouts of the steps to come. All ranks call each method together."""
@@ -96,7 +92,7 @@ class AsyncRollouts(OffPolicyRollouts):
 
     engine: Engine
     request: Callable[[int], Request]  # of a step, by its index
-    finish: Finish  # makes rollouts; it may sample again (``rollout.max_attempts``)
+    finish: Callable[[int, Sequence[Completion]], list[Rollout]]  # of a step's completions
     _pending: dict[int, PendingCompletions] = field(default_factory=dict)  # by step
 
     @cached_property
@@ -114,9 +110,7 @@ class AsyncRollouts(OffPolicyRollouts):
                 s: adapter for s, adapter in self._behavior_adapters.items() if s >= step
             }
             completions = self._pending.pop(step)()
-        # The step's client still has the adapter that sampled them.
-        engine = self._engines[step % self.behind]
-        rollouts = self.finish(engine, step, completions, clock)
+        rollouts = self.finish(step, completions)
         with clock("submit"):
             # Before this step's update: the completions are then exactly k updates old.
             self._submit(step + self.behind)

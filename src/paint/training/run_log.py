@@ -192,13 +192,8 @@ def step_metrics(
     if len(kept) < len(scored):
         metrics["kept_completions"] = len(kept)
     metrics["completion_tokens"] = sum(len(s.completion.ids) for s in scored) / len(scored)
-    of_student = [s for s in scored if s.completion.source != "reference"]
-    sampled = [s.completion for s in of_student]
-    metrics["rollout_tokens"] = sum(s.sampled_tokens for s in of_student)
-    draws = [s.draws for s in scored if s.draws]
-    if draws:  # a problem has as many rows as any other
-        metrics["attempts"] = sum(len(d.tokens) for d in draws) / len(draws)
-        metrics["solved_frac"] = sum(d.solved for d in draws) / len(draws)
+    sampled = [s.completion for s in scored if s.completion.source != "reference"]
+    metrics["rollout_tokens"] = sum(len(completion.ids) for completion in sampled)
     if sampled:
         gaps = logprob_mismatches(scored)
         metrics["truncated_frac"] = sum(c.truncated for c in sampled) / len(sampled)
@@ -397,8 +392,6 @@ def record(rollout: Rollout) -> dict[str, object]:
     row |= rollout.metrics
     if rollout.tokens:
         row["loss"] = sum(rollout.tokens["loss"]) / len(completion.ids)
-    if rollout.draws:
-        row["attempt_tokens"] = rollout.draws.tokens
     if grade and grade.reward is not None:
         row["correct"] = grade.correct
     if grade:

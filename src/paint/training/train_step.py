@@ -24,7 +24,7 @@ from paint.data.mixtures import draw_problems
 from paint.data.problems import Problem
 from paint.grading.contract import Grader, require_some_grade
 from paint.inference.conversations import Conversations, complete
-from paint.inference.engine import Completion, Engine, Sampling, row_seed, sampling_from
+from paint.inference.engine import Completion, Engine, row_seed, sampling_from
 from paint.inference.rollout_grades import (
     grade_rollouts,
     is_gradable,
@@ -48,7 +48,6 @@ from paint.training.off_policy_rollouts import (
     OffPolicyRollouts,
     Request,
 )
-from paint.training.redraws import draw_until_right
 from paint.training.step_checks import require_finite, require_scores
 from paint.training.teacher_views import count_teacher_tokens, with_shared_beginning
 
@@ -158,66 +157,29 @@ def prompted_rows(setup: Setup, batch: Batch, step_index: int) -> list[PromptedR
     return [PromptedRow(step_index, row, problem, write(problem)) for row, problem in batch]
 
 
-def generation_request(
-    setup: Setup, rows: Sequence[PromptedRow], attempt: int = 1
-) -> tuple[list[list[int]], Sampling, list[int]]:
+def generation_request(setup: Setup, rows: Sequence[PromptedRow]) -> Request:
     """Return prompts, sampling settings and seeds of a request to the engine."""
     config = setup.config
-    seeds = [row_seed(config.train.seed, one.step, one.row, attempt) for one in rows]
+    seeds = [row_seed(config.train.seed, one.step, one.row) for one in rows]
     return [one.prompt for one in rows], sampling_from(config.rollout), seeds
-
-
-def sample(
-    setup: Setup, engine: Engine, rows: Sequence[PromptedRow], clock: Clock, attempt: int = 1
-) -> list[Completion]:
-    """Sample the completions of this rank's rows, by the weights that the engine has."""
-    request, teacher = generation_request(setup, rows, attempt), None
-    if setup.conversations and setup.resolved.algorithm.needs_context:
-        teacher = count_teacher_tokens(setup.policy, setup.contexts)
-    with clock("rollout", len(rows) * setup.config.rollout.max_new_tokens):
-        problems = [one.problem for one in rows]
-        completions = complete(engine, setup.conversations, problems, *request, teacher=teacher)
-    tokens = sum(len(completion.ids) for completion in completions)
-    # Of all attempts, and with off-policy steps of all rows that are sampled now.
-    clock.tokens["rollout"] = clock.tokens.get("rollout", 0) + sum(all_gather_objects([tokens]))
-    return completions
 
 
 def _draw(setup: Setup, rows: Sequence[PromptedRow], clock: Clock) -> list[Rollout]:
     """Return the rollouts of this rank's rows, sampled from the current student."""
     with clock("sync"):  # first, so that a failing engine leaves no partial step
         setup.engine.sync_weights()
-    completions = sample(setup, setup.engine, rows, clock)
-    return rollouts_of(setup, setup.engine, rows, completions, clock)
-
-
-def rollouts_of(
-    setup: Setup,
-    engine: Engine,
-    rows: Sequence[PromptedRow],
-    completions: Sequence[Completion],
-    clock: Clock,
-) -> list[Rollout]:
-    """Return the rollouts of these rows' completions; of several attempts, graded ones."""
-    settings = setup.config.rollout
-    rollouts = list(map(partial(_rollout, setup), rows, completions))
-    if settings.max_attempts == 1:
-        return rollouts
-
-    def draw(chosen: Sequence[int], attempt: int) -> list[Rollout]:
-        again = [rows[i] for i in chosen]
-        drawn = sample(setup, engine, again, clock, attempt)
-        return list(map(partial(_rollout, setup), again, drawn))
-
-    def grade(drawn: Sequence[Rollout]) -> list[Rollout]:
-        with clock("reward"):
-            return graded(setup, drawn)
-
-    # Neighbouring rows of a step are completions of one problem.
-    size = settings.samples_per_problem
-    problems = [(one.step, one.row // size) for one in rows]
-    needed = setup.resolved.learns_from
-    return draw_until_right(rollouts, problems, draw, grade, needed, settings.max_attempts)
+    request, teacher = generation_request(setup, rows), None
+    if setup.conversations and setup.resolved.algorithm.needs_context:
+        teacher = count_teacher_tokens(setup.policy, setup.contexts)
+    with clock("rollout", len(rows) * setup.config.rollout.max_new_tokens):
+        problems = [one.problem for one in rows]
+        completions = complete(
+            setup.engine, setup.conversations, problems, *request, teacher=teacher
+        )
+    tokens = sum(len(completion.ids) for completion in completions)
+    # With off-policy steps of all rows that are sampled now.
+    clock.tokens["rollout"] = sum(all_gather_objects([tokens]))
+    return list(map(partial(_rollout, setup), rows, completions))
 
 
 def _rollout(setup: Setup, one: PromptedRow, completion: Completion) -> Rollout:
@@ -238,10 +200,8 @@ def _open_off_policy_rollouts(setup: Setup) -> OffPolicyRollouts:
     def request(step_index: int) -> Request:
         return generation_request(setup, rows_of(step_index))
 
-    def finish(
-        engine: Engine, step_index: int, completions: list[Completion], clock: Clock
-    ) -> list[Rollout]:
-        return rollouts_of(setup, engine, rows_of(step_index), completions, clock)
+    def finish(step_index: int, completions: Sequence[Completion]) -> list[Rollout]:
+        return list(map(partial(_rollout, setup), rows_of(step_index), completions))
 
     def draw(steps: Sequence[int], clock: Clock) -> list[Rollout]:
         return _draw(setup, [*chain.from_iterable(map(rows_of, steps))], clock)
@@ -287,7 +247,14 @@ def add_grades(setup: Setup, rollouts: Sequence[Rollout], step_index: int) -> li
     ``grading.stop_on_failure`` is off.
     """
     needs_answer, grading = setup.resolved.needs_answer, setup.config.grading
-    found = graded(setup, rollouts)
+    grades = grade_rollouts(
+        setup.grader,
+        rollouts,
+        [transcript_of(setup.policy, r) for r in rollouts],
+        tags=setup.policy.conventions.tags,
+        needs_answer=needs_answer,
+    )
+    found = [replace(r, grade=grade) for r, grade in zip(rollouts, grades, strict=True)]
     if not grading.stop_on_failure:
         return found
     mine = [
@@ -300,22 +267,10 @@ def add_grades(setup: Setup, rollouts: Sequence[Rollout], step_index: int) -> li
     if are_given or not grading.is_off:
         environment = setup.config.conversation.environment
         who = name_of_grader(grading.grader, environment, is_given=are_given)
-        grades, ids = [grade for grade, _, _ in every], [name for _, name, _ in every]
+        given, ids = [grade for grade, _, _ in every], [name for _, name, _ in every]
         go_on = "resume the run by `paint resume`"
-        require_some_grade(grades, ids, who, f"step {step_index + 1}", go_on)
+        require_some_grade(given, ids, who, f"step {step_index + 1}", go_on)
     return found
-
-
-def graded(setup: Setup, rollouts: Sequence[Rollout]) -> list[Rollout]:
-    """Return the rollouts with their grades; those that an environment graded keep theirs."""
-    grades = grade_rollouts(
-        setup.grader,
-        rollouts,
-        [transcript_of(setup.policy, r) for r in rollouts],
-        tags=setup.policy.conventions.tags,
-        needs_answer=setup.resolved.needs_answer,
-    )
-    return [replace(r, grade=grade) for r, grade in zip(rollouts, grades, strict=True)]
 
 
 def set_ungraded_aside(setup: Setup, rollouts: Sequence[Rollout]) -> list[Rollout]:

@@ -18,7 +18,6 @@ from paint.algorithms.variant import Variant
 from paint.core.display import Clock
 from paint.core.distributed import all_gather_objects
 from paint.inference.rollouts import Rollout
-from paint.resolve.algorithm import LearnsFrom
 from paint.training.train_step import Batch, Setup, StepResult
 from paint.training.weighting import learn_from
 
@@ -35,10 +34,6 @@ class Options:
 class Oasis(Variant):
     needs_grades = True
     options: Options
-
-    @property
-    def learns_from(self) -> LearnsFrom:
-        return "all" if self.options.keep == "wrong" else "right"
 
     def step(self, setup: Setup, batch: Batch, step_index: int, clock: Clock) -> StepResult:
         rollouts = self.rollouts(setup, batch, step_index, clock)

@@ -13,7 +13,6 @@ from paint.algorithms.variant import Variant
 from paint.core.display import Clock
 from paint.core.settings import NOT_NEGATIVE, setting
 from paint.inference.rollouts import Rollout
-from paint.resolve.algorithm import LearnsFrom
 from paint.training.train_step import Batch, Setup, StepResult, accumulate, learn
 from paint.training.weighting import mean_one
 
@@ -29,10 +28,6 @@ class Options:
 class OnCorrect(Variant):
     needs_grades = True
     options: Options
-
-    @property
-    def learns_from(self) -> LearnsFrom:
-        return "right" if self.options.correct_weight > self.options.wrong_weight else "all"
 
     def step(self, setup: Setup, batch: Batch, step_index: int, clock: Clock) -> StepResult:
         rollouts = self.rollouts(setup, batch, step_index, clock)
