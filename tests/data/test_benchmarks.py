@@ -100,13 +100,10 @@ def test_load_benchmark_name_that_escapes_folder_is_refused(tmp_path: Path, name
 
 
 def test_load_benchmark_says_how_a_file_was_read(tmp_path: Path) -> None:
-    path = tmp_path / "mine.csv"
-    path.write_text("query;response;answer\nq;r;1\n")
+    path = write(tmp_path / "mine.jsonl", [{"question": "q", "answer": "So.\n#### 1"}])
     benchmark = load_benchmark(str(path))
-    assert benchmark.problems == [Problem("q", "r", "1", "1")]
-    assert benchmark.notes == (
-        "mine: read as query/response: problem and solution from query, response",
-    )
+    assert [(problem.problem, problem.answer) for problem in benchmark.problems] == [("q", "1")]
+    assert benchmark.notes == ("mine: read as GSM8K: problem and solution from question, answer",)
 
 
 def test_load_benchmark_gsm8k_copy_in_the_hubs_columns(tmp_path: Path) -> None:

@@ -133,18 +133,9 @@ def test_resolve_engine_ranks_and_full_weights_generate_themselves() -> None:
     assert resolve_evaluation(RolloutConfig(), GPU, config.model).rollout.engine == "local"
 
 
-@pytest.mark.parametrize(
-    ("changes", "setting"),
-    [
-        ({"train_mode": "full", "dtype": "float32"}, 'model.train_mode "full"'),
-        ({"use_dora": True}, "model.use_dora"),
-    ],
-)
-def test_resolve_engine_what_servers_cannot_take_is_sampled_locally_and_else_refused(
-    found: Any, changes: dict[str, Any], setting: str
-) -> None:
-    machine = found(H100, ["vllm"])
-    config = configured(**LONG).changed("model", **changes)
+def test_resolve_engine_full_weights_are_sampled_locally_and_else_refused(found: Any) -> None:
+    machine, setting = found(H100, ["vllm"]), 'model.train_mode "full"'
+    config = configured(**LONG).changed("model", train_mode="full", dtype="float32")
     run = resolve_engine(check_training(config), machine)
     assert run.rollout.engine == "local"
     assert run.notes[0].startswith(f"engine: local, since {setting}")

@@ -149,8 +149,6 @@ LAYERS = 3
         (QWEN, replace(LORA, lora_rank=16, lora_targets=("q_proj", "v_proj")), SEVERAL),
         (SHAPES["Qwen/Qwen3-32B"], CHECKPOINTED, LONG),
         (LLAMA, LORA, SEVERAL),
-        (QWEN, replace(LORA, use_dora=True), SEVERAL),
-        (shape_of("demo"), replace(WIDE, use_dora=True), SEVERAL),
         (shape_of("demo"), WIDE, SEVERAL),
         (SHAPES["Qwen/Qwen3-1.7B"], FULL, SEVERAL),
     ],

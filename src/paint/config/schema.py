@@ -137,11 +137,6 @@ ALL_LINEAR = "all-linear"
 """Target of adapters that stands for every linear layer but the head."""
 
 
-def names_experts(target: str) -> bool:
-    """Return whether a target of adapters is one such as experts.down_proj."""
-    return target.split(".")[-2:-1] == ["experts"]
-
-
 @dataclass(frozen=True, slots=True)
 class ModelConfig(Section):
     """Model, its number format and its adapters."""
@@ -157,16 +152,12 @@ class ModelConfig(Section):
     """Rank r of the LoRA adapters, at least 1 (paper: Experimental Details, r = 64)."""
     lora_alpha: int = setting(128, POSITIVE)
     """LoRA scale: updates are multiplied by alpha / rank (paper: Experimental Details, 128)."""
-    use_rslora: bool = False
-    """Multiply updates by alpha / sqrt(rank) (rsLoRA, arXiv 2312.03732; the paper: off)."""
-    use_dora: bool = False
-    """Train magnitudes of outputs, too (DoRA, arXiv 2402.09353; the paper: off); not with vLLM."""
     lora_targets: tuple[str, ...] = setting(
         ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
         [_distinct("layer names", least=1)],
     )
     """Linear layers that get an adapter, or all-linear (paper: Experimental Details, these seven).
-    Matrices of experts are named as experts.down_proj (docs/how-to/adapters.md)."""
+    Experts get none (docs/how-to/adapters.md)."""
     gradient_checkpointing: bool | Literal["auto"] = "auto"
     """Recompute activations in the backward pass. auto: where one row needs it on a GPU (ours)."""
     shard: bool = False

@@ -1,49 +1,24 @@
-"""Rows in the formats of other trainers, by the names of their columns.
+"""Rows of published sets, by the names of their columns.
 
-    ShareGPT            conversations: turns with from and value
-    Alpaca              instruction, input (may be empty), output
-    query/response      query, response (ms-swift)
-    prompt/completion   prompt and completion, each text or chat messages (TRL)
-    GSM8K               question, answer ("... #### 72")
-    MBPP                text or prompt, code, test_list
-    HumanEval           prompt, canonical_solution, test
+    GSM8K       question, answer ("... #### 72")
+    MBPP        text or prompt, code, test_list
+    HumanEval   prompt, canonical_solution, test
 
-Others use the names of the last three, too, so their texts must be those of the set. Their sentence
-with the box and frames of code are ours.
+Other sets use these names, too, so the texts must be those of the set. The sentence with the box
+and frames of code are ours.
 
-A converted row keeps its own columns, and gets `problem` (or `messages`) and `solution`. Only rows
-without a problem are converted, while `data.problem_field` is the default.
+A converted row keeps its own columns, and gets `problem` and `solution`. Only rows without a
+problem are converted, while `data.problem_field` is the default.
 """
 
 import re
 from collections import Counter
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from paint.config.schema import DataConfig
-from paint.data.chats import is_chat
-from paint.data.readers import BadRow, is_text, not_text, shorten
+from paint.data.readers import is_text, not_text
 
 Fields = dict[str, object]
-
-SHAREGPT_ROLES = {
-    "human": "user",
-    "user": "user",
-    "gpt": "assistant",
-    "chatgpt": "assistant",
-    "assistant": "assistant",
-    "model": "assistant",
-    "system": "system",
-}
-
-
-class RowFormat(NamedTuple):
-    """The columns of a format."""
-
-    problem: str
-    solution: str = ""
-    further: str = ""  # appended to the problem, where it is not empty
-
 
 _CALCULATION = re.compile(r"<<[^<>]*>>")
 """A calculator's note in a solution of GSM8K: 48/2 = <<48/2=24>>24."""
@@ -139,24 +114,11 @@ def _texts(fields: Mapping[str, object], name: str) -> list[str]:
     return list(map(str, texts))
 
 
-SHAREGPT = RowFormat("conversations")
-FORMATS = {
-    "ShareGPT": SHAREGPT,
-    "Alpaca": RowFormat("instruction", "output", further="input"),
-    "query/response": RowFormat("query", "response"),
-    "prompt/completion": RowFormat("prompt", "completion"),
-}
 PUBLISHED = {"GSM8K": gsm8k, "MBPP": mbpp, "HumanEval": humaneval}
-"""Published sets. They are recognised first: their rows have columns of other formats, too."""
-
 COLUMNS = {
     "GSM8K": "question, answer",
     "MBPP": "text or prompt, code and test_list",
     "HumanEval": "prompt, canonical_solution",
-    "ShareGPT": "conversations",
-    "Alpaca": "instruction, input, output",
-    "query/response": "query, response",
-    "prompt/completion": "prompt, completion",
 }
 """Where the problem and the solution of each format come from."""
 
@@ -164,108 +126,20 @@ COLUMNS = {
 def convert_row(fields: Fields, data: DataConfig) -> tuple[Fields, str]:
     """Return a row with the columns of a problem, and the name of its format.
 
-    The name is "" where the row has a problem already, or the columns of several formats.
+    The name is "" where the row has a problem already, or no known format.
     """
     # Of Arrow, a row has null in the columns of other rows.
-    given = {name: value for name, value in fields.items() if value is not None}
-    names = {name.casefold() for name in given}
+    names = {name.casefold() for name, value in fields.items() if value is not None}
     if data.problem_field != "problem" or not names.isdisjoint(("problem", "messages")):
         return fields, ""
     for name, convert in PUBLISHED.items():
         converted = convert(fields)
         if converted is not None:
-            return _joined(fields, converted, data), name
-    matching = [name for name, columns in FORMATS.items() if _has_columns(given, columns)]
-    # A row with the columns of two formats could be read in two ways.
-    if len(matching) != 1:
-        return fields, ""
-    [name] = matching
-    return _joined(fields, _convert(FORMATS[name], fields), data), name
-
-
-def _joined(fields: Fields, converted: Fields, data: DataConfig) -> Fields:
-    # What the row itself calls a solution stands before the format's.
-    if data.solution_field != "solution" or "solution" in fields:
-        converted.pop("solution", None)
-    return fields | converted
-
-
-def _convert(row_format: RowFormat, fields: Fields) -> Fields:
-    if row_format is SHAREGPT:
-        return {"messages": _sharegpt_messages(fields)}
-    _, history = _named(fields, "history")
-    if history:  # LLaMA-Factory's pairs of earlier turns
-        hint = f" (value {shorten(history)}); write such rows as chat messages"
-        raise BadRow('field "history" is not read', hint)
-    problem = _text_or_chat(fields, row_format.problem)
-    # Of formats without a further column, "" is the index that pandas writes, which has no name.
-    further = _text_of(fields, row_format.further) if row_format.further else ""
-    if further and is_text(problem):
-        problem = f"{problem}\n\n{further}"
-    converted: Fields = {"problem": problem}
-    system = _text_of(fields, "system")
-    if system:
-        turns = [{"role": "system", "content": system}, {"role": "user", "content": problem}]
-        converted = {"messages": turns}
-    if find_column(fields, row_format.solution) is not None:
-        converted["solution"] = _text_or_chat(fields, row_format.solution)
-    return converted
-
-
-def _text_or_chat(fields: Fields, name: str) -> object:
-    column, value = _named(fields, name)
-    if not (value is None or is_text(value) or is_chat(value)):
-        raise not_text(column, value)
-    return value
-
-
-def _text_of(fields: Fields, name: str) -> str:
-    """The text of a field; "" where it is missing, null or blank."""
-    column, value = _named(fields, name)
-    if value is None:
-        return ""
-    if not is_text(value):
-        raise not_text(column, value)
-    return value if value.strip() else ""
-
-
-def _named(fields: Fields, name: str) -> tuple[str, object]:
-    column = find_column(fields, name)
-    if column is None:
-        return name, None
-    return column, fields[column]
-
-
-def _sharegpt_messages(fields: Fields) -> list[Fields]:
-    messages: list[Fields] = []
-    _, turns = _named(fields, "conversations")
-    system = _text_of(fields, "system")
-    if system:
-        messages.append({"role": "system", "content": system})
-    for number, turn in enumerate(turns if isinstance(turns, list) else [turns], start=1):
-        if isinstance(turn, dict) and {"role", "content"} <= turn.keys():  # chat messages
-            messages.append(turn)
-            continue
-        speaker = turn.get("from") if isinstance(turn, dict) else None
-        if speaker not in SHAREGPT_ROLES or not is_text(turn.get("value")):
-            detail = (
-                f': turn {number} is {shorten(turn)}; it must have a "value" and be "from" '
-                f"{', '.join(SHAREGPT_ROLES)}"
-            )
-            raise BadRow('field "conversations" is no ShareGPT chat', detail)
-        # What else it says, such as a weight, is for the reader of messages.
-        others = {key: value for key, value in turn.items() if key not in ("from", "value")}
-        said = {"role": SHAREGPT_ROLES[speaker], "content": turn["value"]}
-        messages.append(others | said)
-    return messages
-
-
-def _has_columns(fields: Mapping[str, object], row_format: RowFormat) -> bool:
-    """Whether a row has the problem's column, and of Alpaca another one, which Dolly lacks."""
-    if find_column(fields, row_format.problem) is None:
-        return False
-    others = (row_format.further, row_format.solution)
-    return not row_format.further or any(find_column(fields, name) for name in others)
+            # What the row itself calls a solution stands before the format's.
+            if data.solution_field != "solution" or "solution" in fields:
+                converted.pop("solution", None)
+            return fields | converted, name
+    return fields, ""
 
 
 def describe_formats(found: Counter[str]) -> list[str]:

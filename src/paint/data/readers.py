@@ -14,9 +14,7 @@ import math
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
 from functools import partial
-from itertools import chain, islice
 from pathlib import Path
 from typing import IO, Any, TypeGuard
 
@@ -180,22 +178,28 @@ def _decode(text: bytes) -> object:
 
 def _csv(file: IO[bytes], path: Path) -> Iterator[Row]:
     csv.field_size_limit(sys.maxsize)  # of the process; the default refuses cells over 128 KiB
-    sign, skipped = _separator(file, path)
-    separated = f"columns are separated by {_SEPARATORS.get(sign, repr(sign))}"
+    sign, separated = (",", "commas")
+    if path.suffix.lower() == ".tsv":
+        sign, separated = ("\t", "tabs")
+    separated = f"columns are separated by {separated}"
     # newline "": the csv module itself reads line breaks, those within cells unchanged.
     with io.TextIOWrapper(file, encoding="utf-8-sig", newline="") as text:
         # Without strict, an unclosed quote silently swallows the rest of the file.
-        lines = islice(text, skipped, None)
-        reader = csv.reader(lines, strict=True, delimiter=sign)
+        reader = csv.reader(text, strict=True, delimiter=sign)
         records = filter(None, reader)  # a blank line is no record
-        row, end = 0, skipped  # the last record that was read, and its last line
+        row, end = 0, 0  # the last record that was read, and its last line
         try:
             names = next(records, [])
-            end = skipped + reader.line_num
+            end = reader.line_num
             if len(set(names)) < len(names):
                 raise DataError(f"{path}: two columns have one name; rename one of them")
+            if len(names) == 1 and re.search(r"[;,|\t]", names[0]):
+                raise DataError(
+                    f"{path}: {separated}, and its first record is {shorten(names[0])}; write the "
+                    f"file again with them"
+                )
             for row, cells in enumerate(records, start=1):
-                end = skipped + reader.line_num
+                end = reader.line_num
                 if len(cells) != len(names):
                     detail = (
                         f": {len(cells)}, up to line {end}, where the first record names "
@@ -210,56 +214,6 @@ def _csv(file: IO[bytes], path: Path) -> Iterator[Row]:
             place = f"row {row + 1} (line {end + 1}) or later"
             message = f"{path} {place}: {reason(error)}; {separated}; {hint}"
             raise DataError(message) from None
-
-
-_SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
-# Excel's first line for other programs: sep=;
-_SEPARATOR_LINE = re.compile(r'"?sep=([^"\r\n])"?\r?\n?', re.IGNORECASE)
-
-
-def _separator(file: IO[bytes], path: Path) -> tuple[str, int]:
-    """What separates the columns of a CSV file, and the number of lines before its first record.
-
-    The sign of a line sep=;, or tabs in a .tsv, or the sign by which the first two records have
-    equally many cells, more than one: a column may be named "answer (a, b or c)". Of several such
-    signs it is one that no space follows, as in text, and then the one with the most columns.
-    """
-    with _as_text(file) as text:
-        named = _SEPARATOR_LINE.fullmatch(text.readline())
-    if named:
-        return named[1], 1
-    if path.suffix.lower() == ".tsv":
-        return "\t", 0
-
-    found = {sign: _first_records(file, sign) for sign in _SEPARATORS}
-    fitting = {
-        sign: (not any(cell.startswith(" ") for cell in chain(*records)), len(records[0]))
-        for sign, records in found.items()
-        if len(records) == 2 and len(records[0]) == len(records[1]) > 1
-    }
-    if fitting:
-        return max(fitting, key=fitting.__getitem__), 0
-    names = {sign: len(records[0]) if records else 0 for sign, records in found.items()}
-    # The first of equals is the comma, as where there is a single column.
-    return max(names, key=names.__getitem__), 0
-
-
-def _first_records(file: IO[bytes], separator: str) -> list[list[str]]:
-    """The cells of the first two records by a separator; fewer where it cannot be read so."""
-    records: list[list[str]] = []
-    with _as_text(file) as text:
-        reader = csv.reader(text, strict=True, delimiter=separator)
-        with suppress(csv.Error):
-            records.extend(islice(filter(None, reader), 2))
-    return records
-
-
-@contextmanager
-def _as_text(file: IO[bytes]) -> Iterator[io.TextIOWrapper]:
-    text = io.TextIOWrapper(file, encoding="utf-8-sig", errors="replace", newline="")
-    yield text
-    text.detach()
-    file.seek(0)
 
 
 def _parquet(file: IO[bytes], path: Path) -> Iterator[Row]:

@@ -57,10 +57,10 @@ from paint.inference.engine import sampling_from
 from paint.inference.machine import find_machine
 from paint.models.model_errors import PromptError
 from paint.models.policy import Policy
-from paint.models.weights import ADAPTER_KINDS, own_dtype, read_adapter_shape, trained_in
+from paint.models.weights import own_dtype, read_adapter_shape, trained_in
 from paint.resolve.check import resolve_evaluation
 
-ADAPTER_SHAPE = ["lora_rank", "lora_alpha", "lora_targets", *ADAPTER_KINDS]
+ADAPTER_SHAPE = ["lora_rank", "lora_alpha", "lora_targets"]
 APART = "evaluate them in two calls, then compare with `paint grade`"
 RATE = "tokens_per_second_rollout"  # metric of a run
 RUNS = LogConfig().folder  # name of the folder that runs lie in

@@ -38,8 +38,6 @@ from paint.models.policy import Policy, PolicyError, load_policy, load_tokenizer
 from paint.models.prompts import student_chat
 from paint.models.weights import (
     ADAPTER,
-    ADAPTER_KINDS,
-    adapter_targets,
     linear_layers_of,
     load_trained,
     read_lora,
@@ -100,8 +98,6 @@ def base_as_rank1_adapter(model: cfg.ModelConfig) -> cfg.ModelConfig:
         train_mode="lora",
         lora_rank=1,
         lora_alpha=1,
-        use_rslora=False,
-        use_dora=False,
         # One layer of rank 1 is enough for an identity, and the cheapest to serve.
         lora_targets=linear_layers_of(model.path)[:1],
         gradient_checkpointing=False,
@@ -409,6 +405,5 @@ def checkpoint_digest(trained: Path) -> str:
     shape: list[object] = []
     if ADAPTER in weights:
         lora = read_lora(trained)
-        shape = [lora["r"], lora["lora_alpha"], adapter_targets(lora)]
-        shape += [kind for kind in ADAPTER_KINDS if lora.get(kind)]
+        shape = [lora["r"], lora["lora_alpha"], sorted(lora["target_modules"])]
     return digest(json.dumps([weights, shape], sort_keys=True))[:16]

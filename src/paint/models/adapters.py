@@ -1,27 +1,23 @@
-"""Adapters of peft: added to a model, and what they make of its weights.
+"""LoRA adapters: which layers get one, and adding them to a model.
 
-    LoRA     W + s B A             with s = alpha / rank
-    rsLoRA   W + s B A             with s = alpha / sqrt(rank)
-    DoRA     g (W + s B A)         with g = m / |W + s B A|, a number for each output
-
-Experts, tensors of three axes, have the update of LoRA or rsLoRA, with an A and a B for each. The
-magnitudes m are trained. They start at |W|, so that every adapter starts at no update.
+W + s B A             with s = alpha / rank
 """
 
 import warnings
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import peft
 import torch
-from jaxtyping import Float
 from peft.tuners.lora import LoraLayer
-from torch import Tensor, nn
+from torch import nn
 from transformers import PreTrainedModel
 
 from paint.config import schema as cfg
 from paint.core.errors import wrap_errors
 from paint.models.layers import MemoryEfficientLoraLinear
 from paint.models.model_errors import PolicyError
-from paint.models.targets import find_targets, require_adapters
+from paint.resolve.structure import last_part, linear_layers, linear_modules
 
 NAME = "default"
 """peft's name of the one adapter of a policy."""
@@ -48,53 +44,102 @@ def add_adapter(base: PreTrainedModel, config: cfg.ModelConfig, seed: int) -> pe
             lora_alpha=config.lora_alpha,
             # docs/fidelity.md, C28: the scored policy must be the one that sampled.
             lora_dropout=0.0,
-            use_rslora=config.use_rslora,
-            use_dora=config.use_dora,
             target_modules=targets.modules,
-            target_parameters=targets.parameters or None,
             task_type="CAUSAL_LM",
         )
         adapter._register_custom_module({nn.Linear: MemoryEfficientLoraLinear})
         model = peft.get_peft_model(base, adapter)
         require_adapters(base, targets)
-    for layer in model.modules():
-        if isinstance(layer, LoraLayer) and is_dora(layer):
-            _start_at_norms(layer)
     return model
 
 
-def is_dora(layer: LoraLayer) -> bool:
-    return bool(layer.use_dora[NAME])
+class LoraTargets(NamedTuple):
+    """What gets an adapter: names that peft takes, and full names of all that they stand for."""
+
+    modules: list[str]  # peft's target_modules
+    names: set[str]
 
 
-def dora_gain(layer: LoraLayer) -> Float[Tensor, "o"]:
-    """Return the factor of a DoRA on each output of the layer, before the bias: m / |W + s B A|."""
-    base: Tensor = layer.get_base_layer().weight
-    merged = base.detach().float() + layer.get_delta_weight(NAME)
-    norms = merged.norm(dim=0 if layer.fan_in_fan_out else 1)  # a Conv1D has a column per output
-    gain: Tensor = layer.lora_magnitude_vector[NAME].weight / norms
-    return gain
+def find_targets(base: Any, targets: Sequence[str]) -> LoraTargets:
+    """Return the linear layers that get an adapter.
 
-
-def adapter_update(layer: LoraLayer) -> Tensor:
-    """Return the change by which a layer's weight would compute what it does with its adapter.
-
-    In float32, in the weight's own layout.
+    all-linear is every linear layer but the head. Raises ValueError for a target that is none of
+    them, and for all-linear with experts, which get none.
     """
-    update: Tensor = layer.get_delta_weight(NAME)
-    if not is_dora(layer):
-        return update
-    base: Tensor = layer.get_base_layer().weight.detach().float()
-    gain = dora_gain(layer)
-    return (base + update) * (gain if layer.fan_in_fan_out else gain[:, None]) - base
+    linear, layers, experts = linear_modules(base), linear_layers(base), expert_matrices(base)
+    if cfg.ALL_LINEAR in targets and not experts:
+        targets = layers
+    unknown = [t for t in targets if not any(matches(name, t) for name in linear)]
+    if unknown:
+        all_of_them = f", or {cfg.ALL_LINEAR} for all of them"
+        if experts:
+            all_of_them = "; its experts get no adapters"
+        raise ValueError(
+            f"{', '.join(unknown)} is no linear layer of the model before its head; those are "
+            f"{', '.join(layers)}{all_of_them}"
+        )
+
+    modules = list(targets)
+    found = {name for name, _ in base.named_modules() if _is_targeted(name, modules)}
+    names = {name for name in found if name in linear}
+    if names != found:
+        # Full names, since peft would also take the head, or another module, of a target's name.
+        modules = [name for name in linear if name in names]
+    return LoraTargets(modules, names)
 
 
-def _start_at_norms(layer: LoraLayer) -> None:
-    # In float32. peft computes the magnitudes in the dtype of the weights: in bfloat16 each output
-    # would change by up to 0.4 %, and the student would not start as the base.
-    layer.lora_magnitude_vector[NAME].update_layer(
-        base_layer=layer.get_base_layer(),
-        lora_A=layer.lora_A[NAME].weight,
-        lora_B=layer.lora_B[NAME].weight,
-        scaling=layer.scaling[NAME],
-    )
+def require_adapters(base: Any, targets: LoraTargets) -> None:
+    """Raise ValueError unless these layers, and no others, have an adapter."""
+    # For adapters of transformers 4, peft takes the names of some families' linear layers, such as
+    # down_proj of DeepSeek-V3, for those of their experts, in files, too.
+    adapted = adapted_names(base)
+    for fault, names in (
+        ("gives no adapter to", targets.names - adapted),
+        ("also gives one to", adapted - targets.names),
+    ):
+        if names:
+            raise ValueError(
+                f"peft {fault} {min(names)} ({len(names)} in all): of models of type "
+                f"{base.config.model_type} it takes some of these names for those of experts; "
+                f"leave them out"
+            )
+
+
+def adapted_names(base: Any) -> set[str]:
+    """Return full names of the layers, and of the experts' matrices, with an adapter."""
+    names = set()
+    for name, module in base.named_modules():
+        if isinstance(module, LoraLayer):
+            matrix = getattr(module, "parameter_name", "")
+            names.add(f"{name}.{matrix}".rstrip(".").replace(".base_layer", ""))
+    return names
+
+
+def matches(name: str, target: str) -> bool:
+    """Return whether a target is a module's full name, or its last parts, as peft compares them."""
+    return name == target or name.endswith(f".{target}")
+
+
+def describe_adapters(base: Any) -> str:
+    """Return which linear layers have adapters, and which layers and experts have none."""
+    trained = sum(p.numel() for p in base.parameters() if p.requires_grad)
+    adapters = adapted_names(base)
+    adapted: set[str] = set()
+    frozen = {".".join(name.split(".")[-2:]) for name in expert_matrices(base)}
+    for name in linear_modules(base):
+        (adapted if name in adapters else frozen).add(last_part(name))
+    without = "every linear layer has one"
+    if frozen:
+        without = f"without adapters: {', '.join(sorted(frozen))}"
+    return f"adapters: {trained / 1e6:.3g} M weights of {', '.join(sorted(adapted))}; {without}"
+
+
+def expert_matrices(base: Any) -> list[str]:
+    """Return full names of the weights of experts, tensors of three axes."""
+    return [
+        name for name, weights in base.named_parameters() if weights.dim() == 3 and "expert" in name
+    ]
+
+
+def _is_targeted(name: str, targets: Sequence[str]) -> bool:
+    return any(matches(name, target) for target in targets)

@@ -22,7 +22,7 @@ from paint.config import schema as cfg
 from paint.core import storage
 from paint.core.demo_files import model_path
 from paint.core.errors import wrap_errors
-from paint.models.adapters import adapter_update
+from paint.models.adapters import NAME
 from paint.models.policy import Policy, PolicyError, load_policy, quantization
 from paint.models.sharding import digest_of
 from paint.models.weights import (
@@ -42,9 +42,6 @@ TEXT = (
     "are, is one hundred.\n\ndef first_odd_numbers(n):\n    return [2 * i + 1 for i in range(n)]"
 )
 """The fixed text whose log-probs are compared."""
-
-MAGNITUDE = ".lora_magnitude_vector"
-"""In the names of DoRA's magnitudes."""
 
 TEXT_TOKENS = 96
 """Most tokens of it: a forward pass of these takes seconds on a CPU."""
@@ -90,11 +87,7 @@ def export_adapter(trained: Path, folder: Path, dtype: torch.dtype) -> Rounding:
         exact = load_file(trained / ADAPTER)
         shape = (trained / ADAPTER_CONFIG).read_bytes()
     require_finite_weights(trained, exact)
-    rounded = {
-        # Not DoRA's magnitudes: 16 bits round away what training changes of such large numbers.
-        name: value if MAGNITUDE in name else value.to(dtype)
-        for name, value in exact.items()
-    }
+    rounded = {name: value.to(dtype) for name, value in exact.items()}
     _require_fit(rounded.items(), dtype)
     save_file(rounded, folder / ADAPTER, metadata={"format": "pt"})
     storage.write_atomic(folder / ADAPTER_CONFIG, shape)
@@ -184,11 +177,9 @@ def _merge(
         weight.data = exact.to(dtypes[name])
         yield exact - base, weight.float() - base
     for name, layer in policy.adapted.items():
-        # peft adapts the experts of some families as one parameter of three axes.
-        part = getattr(layer, "parameter_name", "weight")
-        weight, update = getattr(layer.get_base_layer(), part), adapter_update(layer)
+        weight, update = layer.get_base_layer().weight, layer.get_delta_weight(NAME)
         base = weight.detach().float()
-        weight.data = (base + update).to(dtypes[f"{name}.{part}".replace(".base_layer", "")])
+        weight.data = (base + update).to(dtypes[f"{name}.weight"])
         yield update, weight.float() - base
 
 

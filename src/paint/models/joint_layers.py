@@ -8,7 +8,6 @@ layers is stacked below W, and B stands in blocks of one matrix.
     y + s l Bᵀ                     with B block-diagonal
 
 Adapters are rounded to the weights' dtype once, when they are refreshed, and not in every step.
-Then, too, a DoRA's factor of every output is computed, which multiplies all but the bias.
 The operands of each product are those of the layers themselves (paint.models.layers).
 """
 
@@ -26,8 +25,6 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 from transformers import PreTrainedModel
 
-from paint.models.adapters import dora_gain, is_dora
-
 
 @dataclass(frozen=True)
 class Part:
@@ -38,7 +35,6 @@ class Part:
     a: Float[Tensor, "r i"] | None = None
     b: Float[Tensor, "o r"] | None = None
     scale: float = 0.0
-    is_dora: bool = False
 
     @property
     def rank(self) -> int:
@@ -57,11 +53,6 @@ class JointLayer:
         self.scale = parts[0].scale
         self._join_weights()
         self.b = self.weight.new_zeros(sum(self.sizes), self.rank)
-        # Of DoRA: (y + s l Bᵀ) g + (1 - g) b, in float32, as it is near 1. One graph reads both.
-        self.gain = self.shift = self.weight.new_empty(0, dtype=torch.float32)
-        if parts[0].is_dora:
-            self.gain = self.gain.new_ones(sum(self.sizes))
-            self.shift = self.gain.new_zeros(sum(self.sizes))
         self._input: Tensor | None = None
         self._outputs: tuple[Tensor, ...] = ()
 
@@ -94,11 +85,6 @@ class JointLayer:
                 place = slice(column, column + part.rank)
                 a[place] = part.a
                 self.b[row : row + len(part.b), place] = part.b
-                if part.is_dora:
-                    gain = dora_gain(part.layer)
-                    self.gain[row : row + len(gain)] = gain
-                    if part.frozen.bias is not None:
-                        self.shift[row : row + len(gain)] = (1 - gain) * part.frozen.bias
             row += part.frozen.out_features
             column += part.rank
 
@@ -111,8 +97,6 @@ class JointLayer:
             # Both are views of the joint product, and y is changed in place.
             low = joint[..., size:].flatten(0, -2)
             y.flatten(0, -2).addmm_(low, self.b.T, alpha=self.scale)
-            if len(self.gain):
-                y.mul_(self.gain).add_(self.shift)
         outputs: tuple[Tensor, ...] = y.split(self.sizes, dim=-1)
         return outputs
 
@@ -168,7 +152,7 @@ def share_inputs(base: PreTrainedModel) -> None:
     They are those of ``paint.models.layers.BFloat16Lora``. Collective if the model is sharded.
     """
     for parts in _groups(base):
-        layers = tuple(part.layer for part in parts if part.rank and not part.is_dora)
+        layers = tuple(part.layer for part in parts if part.rank)
         for layer in layers:
             layer.group = layers
 
@@ -223,7 +207,7 @@ def _parts(decoder: nn.Module) -> dict[nn.Module, Part]:
         if isinstance(module, LoraLayer):
             [name] = module.active_adapters
             a, b = module.lora_A[name].weight, module.lora_B[name].weight
-            parts[module] = Part(module, frozen, a, b, module.scaling[name], is_dora(module))
+            parts[module] = Part(module, frozen, a, b, module.scaling[name])
         else:
             parts[module] = Part(module, frozen)
     return parts

@@ -44,7 +44,6 @@ class MemoryEfficientLoraLinear(Linear):  # type: ignore[misc]
     def forward(self, x: Tensor, *args: Any, **options: Any) -> Tensor:
         adapters = self.active_adapters
         is_plain = len(adapters) == 1 and not (self.disable_adapters or self.merged or options)
-        is_plain = is_plain and adapters[0] not in self.lora_variant  # such as DoRA
         if not is_plain or x.dtype == self.lora_A[adapters[0]].weight.dtype:
             output: Tensor = super().forward(x, *args, **options)
             return output

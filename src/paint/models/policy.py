@@ -56,7 +56,7 @@ from paint.core.model_folder import ADAPTER
 from paint.core.storage import verify_export
 from paint.data.problems import Problem
 from paint.models import prompts as views
-from paint.models.adapters import add_adapter
+from paint.models.adapters import add_adapter, describe_adapters
 from paint.models.caches import Beginning
 from paint.models.joint_layers import JointLayers, share_inputs
 from paint.models.layers import checkpoint_layers, fuse_norms
@@ -66,7 +66,6 @@ from paint.models.model_errors import PromptError, chat_errors
 from paint.models.references import Reference, fit_reference
 from paint.models.rows import joined_rows
 from paint.models.sharding import digest_of_weights, is_sharded, ranks_here, shard
-from paint.models.targets import describe_adapters
 from paint.objective.messages import student_messages
 from paint.resolve.plan import Machine, dtype_on
 from paint.resolve.structure import dropout_rates, linear_layers, rope_range

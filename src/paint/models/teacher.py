@@ -32,7 +32,7 @@ from transformers.pytorch_utils import Conv1D
 
 from paint.config import schema as cfg
 from paint.core.errors import wrap_errors
-from paint.models.adapters import adapter_update
+from paint.models.adapters import NAME
 from paint.models.caches import Beginning, read_beginning
 from paint.models.policy import Policy, PolicyError
 
@@ -147,11 +147,11 @@ def open_teacher(policy: Policy, config: cfg.TeacherConfig) -> Teacher:
 
 
 def student_weights(policy: Policy) -> Iterator[tuple[str, Tensor]]:
-    """Yield every parameter, or every adapted layer's ΔW, as ``adapter_update`` has it."""
+    """Yield every parameter, or every adapted layer's ΔW in float32."""
     if policy.tuning == "full":
         yield from policy.model.named_parameters()
     for name, layer in policy.adapted.items():
-        yield name, adapter_update(layer)
+        yield name, layer.get_delta_weight(NAME)
 
 
 def _head(policy: Policy, own: Mapping[str, Tensor]) -> nn.Linear:

@@ -25,10 +25,10 @@ from paint.resolve.structure import linear_layers
 
 ADAPTER, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"
 
-ADAPTER_KINDS = ("use_rslora", "use_dora")
-"""Switches of adapter_config.json, which are settings of the model section, too."""
-
-_NOT_PLAIN = ("rank_pattern", "alpha_pattern", "modules_to_save", "lora_bias")
+_NOT_PLAIN = (
+    *("rank_pattern", "alpha_pattern", "modules_to_save", "lora_bias"),
+    *("use_rslora", "use_dora", "target_parameters"),
+)
 
 
 class NonFiniteWeights(PolicyError):
@@ -58,9 +58,7 @@ def read_adapter_shape(folder: Path) -> cfg.ModelConfig:
             dtype=own_dtype(base),
             lora_rank=adapter["r"],
             lora_alpha=adapter["lora_alpha"],
-            lora_targets=tuple(adapter_targets(adapter)),
-            use_rslora=bool(adapter.get("use_rslora")),
-            use_dora=bool(adapter.get("use_dora")),
+            lora_targets=tuple(sorted(adapter["target_modules"])),
         )
     except (PaintError, TypeError) as error:
         raise PolicyError(f"{folder / ADAPTER_CONFIG}: {error}") from error
@@ -69,7 +67,7 @@ def read_adapter_shape(folder: Path) -> cfg.ModelConfig:
 def read_lora(folder: Path) -> Mapping[str, Any]:
     """Read a saved adapter_config.json.
 
-    Raises PolicyError unless it is of a LoRA adapter of one rank and alpha, rsLoRA or DoRA.
+    Raises PolicyError unless it is of a plain LoRA adapter of one rank and alpha.
     """
     path = folder / ADAPTER_CONFIG
     with wrap_errors(path, PolicyError, "only LoRA adapters of one rank and alpha can be read"):
@@ -83,10 +81,6 @@ def read_lora(folder: Path) -> Mapping[str, Any]:
             raise ValueError(f"target_modules is {adapter['target_modules']!r}, no list of names")
         _ = adapter["r"], adapter["lora_alpha"], adapter["base_model_name_or_path"]
     return adapter
-
-
-def adapter_targets(adapter: Mapping[str, Any]) -> list[str]:
-    return sorted([*adapter["target_modules"], *(adapter.get("target_parameters") or [])])
 
 
 def model_digests(policy: Policy) -> dict[str, str]:
@@ -121,8 +115,7 @@ def save_trained(policy: Policy, folder: Path) -> None:
     policy.model.save_pretrained(folder)
     # peft writes the targets in the arbitrary order of a set.
     shape = json.loads((folder / ADAPTER_CONFIG).read_bytes())
-    for key in ("target_modules", "target_parameters"):
-        shape[key] = sorted(shape[key]) if shape[key] else shape[key]
+    shape["target_modules"].sort()
     storage.write_atomic(folder / ADAPTER_CONFIG, json.dumps(shape, indent=2, sort_keys=True))
 
 

@@ -25,7 +25,6 @@ from paint.config.schema import (
     ModelConfig,
     RolloutConfig,
     TeacherConfig,
-    names_experts,
 )
 from paint.core.demo_files import model_path
 from paint.core.errors import ConfigError, did_you_mean, format_value
@@ -221,9 +220,6 @@ FULL = 'with model.train_mode "full"'
 
 def _check_data(run: Resolved) -> None:
     config = run.config
-    if config.model.train_mode == "full":
-        for key in ("use_rslora", "use_dora"):
-            require_default(config.model, key, FULL, "it is of adapters")
     is_met = len(config.data.weights) in (0, max(len(config.data.paths), 1))
     allowed = "empty, or one number for each source"
     require(config.data, "weights", is_met, allowed, f"data.path: {config.data.place}")
@@ -320,10 +316,6 @@ def _check_samples(run: Resolved) -> None:
     require(rollout, "samples_per_problem", is_met, allowed, "grpo in the paper: 8")
 
 
-def _adapts_experts(model: ModelConfig) -> bool:
-    return model.train_mode == "lora" and any(map(names_experts, model.lora_targets))
-
-
 def unserved(model: ModelConfig) -> str:
     """Return why servers cannot take what is trained of a model, with its setting; "" if they can.
 
@@ -331,33 +323,17 @@ def unserved(model: ModelConfig) -> str:
     """
     if model.train_mode == "full":
         return 'model.train_mode "full": servers receive adapters, and it has none'
-    if model.use_dora:
-        return "model.use_dora: vLLM refuses DoRA"
-    if _adapts_experts(model):
-        return (
-            "model.lora_targets with experts: vLLM's adapters of them were not held against peft's"
-        )
     return ""
 
 
 def _check_trained_weights(config: Config) -> None:
     model = config.model
     is_full = model.train_mode == "full"
-    may_be_float32 = model.dtype in ("float32", "auto")
     if is_full:
         require_default(model, "shard", FULL, "it splits frozen weights only")
+        is_met = model.dtype in ("float32", "auto")
         why = f"16-bit weights lose steps of {config.train.learning_rate:g}: docs/fidelity.md, D4"
-        require(model, "dtype", may_be_float32, f'"float32" {FULL}', why)
-    if _adapts_experts(model):
-        where = "with experts in model.lora_targets"
-        for key in ("use_dora", "shard", "quantization"):
-            require_default(model, key, where, "they are adapted as whole tensors of 32 bits")
-        is_met, allowed = config.teacher.weights != "ema", f'"frozen" or "live" {where}'
-        require(config.teacher, "weights", is_met, allowed, "averages are of linear layers")
-        allowed = f'"float32" or "auto" {where}'
-        require(model, "dtype", may_be_float32, allowed, "16 bits round small updates away")
-    if model.use_dora:
-        require_default(model, "shard", "with model.use_dora", "it computes norms of whole weights")
+        require(model, "dtype", is_met, f'"float32" {FULL}', why)
     if model.shard or is_full or config.teacher.weights == "ema":
         where = "without model.train_mode lora, teacher.weights frozen or live, and no model.shard"
         why = "nf4 stores weights that cannot be updated"

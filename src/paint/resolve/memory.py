@@ -121,7 +121,7 @@ def training_memory(
     width = WIDTHS[model.dtype]
     trained, adapters = shape.parameters, 0.0
     if model.train_mode == "lora":
-        trained = shape.adapters(model.lora_rank, model.lora_targets, dora=model.use_dora)
+        trained = shape.adapters(model.lora_rank, model.lora_targets)
         adapters = WIDE * trained
     read = rows.rows * (rows.prompt + rows.completion)
     views, taught = 1, 0
@@ -142,7 +142,7 @@ def training_memory(
         kept=kept,
         layers=frozen_bytes(model, shape) / shards,
         ends=width * (shape.parameters - shape.weights),
-        gathered=gathered_bytes(model, shape, shards) + dora_products(model, shape),
+        gathered=gathered_bytes(model, shape, shards),
         adapters=adapters,
         gradients=WIDE * trained,
         optimizer=state_bytes * trained,
@@ -211,34 +211,9 @@ def saved_by_layer(config: Config, shape: Shape, kernels: Kernels = "cpu") -> fl
     # Adapters save their inner vector, in float32 unless they multiply in bfloat16.
     adapters = sum(layer.number for layer in shape.targeted(targets)) / shape.layers
     has_short_products = kernels != "cpu" and model.dtype in ("bfloat16", "auto")
-    inner_width = width if has_short_products and not model.use_dora else WIDE
+    inner_width = width if has_short_products else WIDE
     inner = inner_width * model.lora_rank * adapters
-    return norms + attention + activation + inputs + inner + saved_by_dora(model, shape)
-
-
-def saved_by_dora(model: ModelConfig, shape: Shape) -> float:
-    """Bytes per token that the magnitudes of one layer save for their gradients."""
-    if not model.use_dora:
-        return 0.0
-    layers = shape.targeted(model.lora_targets)
-    outputs = sum(layer.number * layer.outputs for layer in layers) / shape.layers
-    saved = (WIDE + WIDTHS[model.dtype]) * outputs  # what adapter and frozen layer give
-    if WIDTHS[model.dtype] < WIDE:  # each layer keeps its input in float32 alone, for itself
-        saved += WIDE * sum(layer.number * layer.inputs for layer in layers) / shape.layers
-        saved -= WIDTHS[model.dtype] * shape.adapter_inputs(model.lora_targets)
-    return saved
-
-
-def dora_products(model: ModelConfig, shape: Shape) -> float:
-    """Bytes of the matrices by which a layer's pass computes the norms of its DoRA."""
-    if not model.use_dora:
-        return 0.0
-    layers = shape.targeted(model.lora_targets)
-    # The identity, its product with A, that with B, the weights, and their sum.
-    return max(
-        WIDE * (layer.inputs * (layer.inputs + model.lora_rank) + 4 * layer.inputs * layer.outputs)
-        for layer in layers
-    )
+    return norms + attention + activation + inputs + inner
 
 
 def logits_of_chunk(config: Config, shape: Shape, rows: Rows, views: int) -> float:

@@ -20,7 +20,6 @@ from paint.config.schema import (
     Dtype,
     ModelConfig,
     RolloutConfig,
-    names_experts,
 )
 from paint.core.errors import format_value
 from paint.resolve.algorithm import Algorithm
@@ -96,8 +95,7 @@ def dtype_on(model: ModelConfig, machine: Machine) -> Dtype:
     """Return the number format of a model's weights on a machine, where it is "auto"."""
     if model.dtype != "auto":
         return model.dtype
-    # peft adds the updates of experts to their weights: 16 bits would round them away.
-    if model.train_mode == "full" or any(map(names_experts, model.lora_targets)):
+    if model.train_mode == "full":
         return "float32"
     # Sharded weights are read as they are in their file, which is mostly bfloat16.
     if machine.gpus or model.shard:

@@ -45,10 +45,8 @@ def lines(plan: Plan) -> list[str]:
     model, shape, rows, split = plan.config.model, plan.shape, plan.rows(), plan.split
     trained = "all weights are trained"
     if model.train_mode == "lora":
-        adapters = shape.adapters(model.lora_rank, model.lora_targets, dora=model.use_dora)
-        millions = adapters / 1e6
-        kind = "DoRA adapters" if model.use_dora else "adapters"
-        trained = f"{kind} of rank {model.lora_rank}: {millions:,.3g} M"
+        millions = shape.adapters(model.lora_rank, model.lora_targets) / 1e6
+        trained = f"adapters of rank {model.lora_rank}: {millions:,.3g} M"
     machine = f"{plan.gpus} x {plan.capacity / 1e9:.0f} GB" if plan.gpus else "a laptop's CPU"
     student = _limit_words(plan) if plan.has_open_prompts else str(plan.longest or "assumed")
     text = [

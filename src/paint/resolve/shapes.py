@@ -116,13 +116,10 @@ class Shape:
         """Numbers of one token's keys and values in all layers."""
         return 2 * self.layers * self.keys
 
-    def adapters(self, rank: int, targets: Iterable[str], *, dora: bool = False) -> int:
-        """A: number of weights in the adapters, rank · (inputs + outputs) each; DoRA has more."""
-        weights = 0
-        for layer in self.targeted(targets):
-            magnitudes = layer.outputs if dora else 0
-            weights += layer.number * (rank * (layer.inputs + layer.outputs) + magnitudes)
-        return weights
+    def adapters(self, rank: int, targets: Iterable[str]) -> int:
+        """A: number of weights in the adapters, rank · (inputs + outputs) each."""
+        layers = self.targeted(targets)
+        return sum(layer.number * rank * (layer.inputs + layer.outputs) for layer in layers)
 
     def adapter_inputs(self, targets: Iterable[str]) -> float:
         """Width of all inputs of a block's adapters; where known, one that several read is once."""
