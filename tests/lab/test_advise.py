@@ -548,22 +548,8 @@ def test_advise_on_file_has_controls_and_needs_no_answers(tmp_path: Path) -> Non
         advised(tmp_path / "advice", config, problems=2, sources=())
 
 
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        ({"unclipped_mass": np.full(40, 0.4)}, ["objective.clip"]),
-        ({"answer_leakage": np.full(40, 0.8)}, ["it copies"]),
-        ({"entropy_gap_after_divergence": np.linspace(0.19, 0.21, 40)}, ["mask more"]),
-        ({"accuracy_gradient": np.linspace(0.29, 0.31, 400)}, []),  # 32 of 400 tell
-    ],
-)
-def test_advise_on_names_setting_that_answers_risk(
-    changes: dict[str, Any], expected: list[str]
-) -> None:
-    student = STUDENT | {"both": Interval(0.12, 0.08, 0.2)}
-    if not expected:
-        student |= {"both": Interval(0.08, 0.06, 0.1)}
-    first, *others = advise_on(student, {"recipe": of_gradient(0.3, **changes)})
-    assert OWN in first
-    assert len(others) == len(expected)
-    assert all(part in line for part, line in zip(expected, others, strict=True))
+def test_advise_on_a_small_share_of_many_problems_advises() -> None:
+    few = {"both": Interval(0.08, 0.06, 0.1)}
+    many = of_gradient(0.3, accuracy_gradient=np.linspace(0.29, 0.31, 400))  # 32 of 400 tell
+    [line] = advise_on(STUDENT | few, {"recipe": many})
+    assert OWN in line

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paint.config.recipe import find_recipe, read_recipe, to_table
 from paint.config.run_folder import RunError
 from paint.core.display import Display
 from paint.evaluation.frame import Measurement, select_rows
@@ -32,7 +31,6 @@ from paint.lab.comparison_report import (
     publish,
     step_rows,
 )
-from paint.resolve.check import check_config
 from reports import row_of
 
 SAMPLES = 4
@@ -131,34 +129,12 @@ def test_comparison_rows_compare_pairs_with_corrected_p(all_pairs: bool) -> None
         assert interval_of(row) == compare_seeds(ends[before], ends[after])
 
 
-def test_comparison_settings_leave_out_what_defines_the_recipes() -> None:
-    def of_recipe(result: CheckpointResult) -> CheckpointResult:
-        names = {"few": "demo-grpo", "many": "demo-paint"}
-        if result.run not in names:
-            return result
-        config = check_config(read_recipe(find_recipe(names[result.run]))).config
-        # Given to all, and another value of one.
-        config = config.changed("train", steps=result.steps, learning_rate=1e-3)
-        if result.run == "few":
-            config = config.changed("rollout", top_k=7)
-        return replace(result, run=names[result.run], config=to_table(config))
-
-    results = [of_recipe(r) for r in RESULTS if (r.run, r.steps) in OF_RECIPES]
-    report = comparison_report(Layout("", ["demo-grpo", "demo-paint"]), results)
-    [settings] = [table for table in report.tables if table.title.startswith("Settings of")]
-    assert {row[1].partition(":")[0] for row in settings.rows} == {"rollout.top_k", "train.steps"}
-
-
-OF_RECIPES = {("base", 0), ("few", 2), ("many", 8)}
-
-
 def test_comparison_tables_have_every_row_in_its_column() -> None:
     layout = Layout("", ["never", "many", "few"])
-    main, pairs, _, seeds, *_ = comparison_report(layout, RESULTS).tables
+    main, pairs, varied, seeds, *_ = comparison_report(layout, RESULTS).tables
     heads = ["Avg@4", "pass@4", "gain over base", "rollout tokens", "training time"]
-    assert main.columns == ["", "train.steps", *heads, "tokens an answer"]
-    steps = {row[0]: row.pop(1) for row in main.rows}
-    assert steps == {"base": "", "never": "8", "many": "8", "few": "2"}
+    assert main.columns == ["", *heads, "tokens an answer"]
+    assert varied.rows == [[name, "train.steps: 2 -> 8"] for name in ("never", "many")]
     costs = {"never": ["800", "0:00:04"], "many": ["808", "0:00:04"], "few": ["200", "0:00:01"]}
     base = SCORES["base", 0]
     lines = {row[0]: row[1:] for row in main.rows}
@@ -191,7 +167,6 @@ def test_comparison_report_of_a_sweep_names_the_best_row_and_that_it_was_chosen(
     [line] = report.lines
     assert line.startswith(f"Best Avg@4: many, {lead.points(sign=True)} points over few; 0 is in")
     assert "chosen on these problems, as the best of 3 rows, so its score is optimistic" in line
-    assert not any(table.title.startswith("Settings") for table in report.tables)
     assert comparison_report(replace(layout, is_sweep=False), RESULTS).lines == []
     alone = Layout("", ["many"], is_sweep=True)
     assert comparison_report(alone, RESULTS).lines == []
@@ -270,8 +245,8 @@ def test_results_leave_out_samples_and_problems_that_were_not_graded() -> None:
 def test_comparison_report_of_a_judge_has_mean_rewards_and_no_share_of_ones() -> None:
     layout = Layout("", ["never", "many", "few"], is_sweep=True)
     report = comparison_report(layout, judged())
-    main, pairs, seeds, by_step, best = report.tables
-    assert main.columns[2:4] == ["Mean reward", "gain over base"]
+    main, pairs, _, seeds, by_step, best = report.tables
+    assert main.columns[1:3] == ["Mean reward", "gain over base"]
     assert main.title.endswith("hundredths with 95 % interval; 3 problems are too few")
     assert "Differences of Mean reward" in pairs.title
     for table in (main, pairs, seeds, by_step, best):
@@ -279,10 +254,10 @@ def test_comparison_report_of_a_judge_has_mean_rewards_and_no_share_of_ones() ->
         assert "Avg@" not in table.title
     ends = {name: REWARDS[name, 2 if name == "few" else 8] for name in ("never", "many", "few")}
     lines = {row[0]: row for row in main.rows}
-    assert lines["base"][2] == over_seeds(REWARDS["base", 0]).points()
+    assert lines["base"][1] == over_seeds(REWARDS["base", 0]).points()
     for name, rewards in ends.items():
         gain = compare_seeds(REWARDS["base", 0], rewards).points(sign=True)
-        assert lines[name][2:4] == [over_seeds(rewards).points(), gain]
+        assert lines[name][1:3] == [over_seeds(rewards).points(), gain]
     compared = [("never", "many"), ("never", "few"), ("many", "few")]
     p_values = [p_value_over_seeds(ends[before], ends[after]) for before, after in compared]
     for row, (before, after), p in zip(pairs.rows, compared, p_values, strict=True):
@@ -305,7 +280,7 @@ def test_comparison_of_rewards_beyond_one_shows_them_and_compares_nothing(tmp_pa
     assert [row for row in report.rows if row.against] == []
     main = report.tables[0]
     assert main.title.endswith(", in hundredths; too few problems for an interval")
-    assert {row[0]: row[2] for row in main.rows} == {
+    assert {row[0]: row[1] for row in main.rows} == {
         name: f"{100 * REWARDS[name, step].mean():.1f}"
         for name, step in (("base", 0), ("never", 8), ("many", 8), ("few", 2))
     }

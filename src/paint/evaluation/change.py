@@ -7,15 +7,11 @@ from paint.config.run_folder import step_of, step_paths
 from paint.core.display import Display
 from paint.core.errors import reason
 from paint.core.storage import FolderInUse
+from paint.evaluation.frame import select_rows
 from paint.evaluation.grade import graded_samples
-from paint.evaluation.intervals import (
-    compare_paired,
-    is_comparable,
-    mean_of_samples,
-    with_value,
-)
-from paint.evaluation.metrics import GradedSamples, are_shares
+from paint.evaluation.metrics import GradedSamples
 from paint.evaluation.store import find_stores, reopen_store
+from paint.evaluation.summary import MACRO, ByPolicy, main_metric, summary_rows
 
 NO_CHANGE = "0 is in the interval, so no change is shown"
 
@@ -45,18 +41,14 @@ def graded_validation(run: Path, display: Display) -> dict[tuple[int, str], Grad
 
 
 def describe_change(
-    validation: Mapping[tuple[int, str], GradedSamples],
-    metrics: Sequence[Mapping[str, float]],
-    *,
-    is_evaluated: bool = False,
+    validation: Mapping[tuple[int, str], GradedSamples], metrics: Sequence[Mapping[str, float]]
 ) -> str:
     """Return what a run changed: the sentence with which training ends and the run's page begins.
 
     That is the paired difference of the last validation to the first, with its 95 % interval and
     the difference that could have been detected, of several problem sets that of their mean.
     Without two validations the metrics of the first and last quarter of the steps take its place;
-    "" before the first step. An evaluation says what the run changed, so then no validation is
-    missed.
+    "" before the first step.
     """
     by_step: dict[int, dict[str, GradedSamples]] = {}
     for (step, name), graded in validation.items():
@@ -65,52 +57,51 @@ def describe_change(
     # A step whose validation was interrupted may lack one.
     names = [name for name in by_step.get(first, {}) if name in by_step[last]]
     if names and first < last:
-        base, after = ([by_step[step][name] for name in names] for step in (first, last))
-        return _describe_validation(base, after, first, last, names)
+        compared = {}
+        for step in (first, last):
+            policy = f"step {step}" if step else "the base"
+            compared[policy] = {name: by_step[step][name] for name in names}
+        return _describe_validation(compared)
     rollouts = _describe_rollouts(metrics)
     if not rollouts:
         return ""
     if validation:
         return f"{rollouts}; validated only once"
-    if is_evaluated:
-        return rollouts
     return f"{rollouts}; not validated (validation.path)"
 
 
-def _describe_validation(
-    base: Sequence[GradedSamples],
-    after: Sequence[GradedSamples],
-    first: int,
-    last: int,
-    names: Sequence[str],
-) -> str:
-    before = "the base" if first == 0 else f"step {first}"
+def _describe_validation(compared: ByPolicy) -> str:
+    """Return the change between two checkpoints in words."""
+    before, after = compared
+    benchmark, *others = compared[before]
     title = "Validation"
-    if len(names) > 1:
-        title = f"Validation, mean over {' and '.join(names)},"
-    pairs = [(one.scores, other.scores) for one, other in zip(base, after, strict=True)]
-    if not all(is_comparable(*pair) for pair in pairs):
+    if others:
+        title = f"Validation, mean over {' and '.join(compared[before])},"
+        benchmark = MACRO
+    rows = summary_rows(compared)
+    of_all = {"benchmark": benchmark, "metric": main_metric(compared)}
+    found = select_rows(rows, policy=after, against=before, **of_all)
+    if not found:
         return (
-            f"{title.rstrip(',')}: no problem has a reward both of {before} and after step {last}"
+            f"{title.rstrip(',')}: {after} is not compared with {before}: some reward is beyond 0 "
+            f"and 1, or no problem has one of both"
         )
-    mean, mean_after = (
-        sum(float(with_value(mean_of_samples(part.scores)).mean()) for part in parts) / len(parts)
-        for parts in (base, after)
-    )
-    if not all(are_shares(scores) for pair in pairs for scores in pair):
-        return (
-            f"{title.rstrip(',')}: mean reward {mean:.3g} of {before}, "
-            f"{mean_after:.3g} after step {last}; rewards beyond 0 and 1 are not compared"
-        )
-    found = compare_paired([one for one, _ in pairs], [other for _, other in pairs])
-    unit = "points" if base[0].rewards is None else "hundredths of reward"
-    levels = f"{100 * mean:.1f} before, {100 * mean_after:.1f} after"
-    text = f"{title} {found.difference.points(sign=True)} {unit} over {before} ({levels})"
-    if found.difference.low <= 0 <= found.difference.high:
+    [difference] = found
+    levels = []
+    for policy, when in ((before, "before"), (after, "after")):
+        [level] = select_rows(rows, policy=policy, **of_all)
+        levels.append(f"{100 * level.mean:.1f} {when}")
+    unit = "points"
+    if of_all["metric"] == "reward":
+        unit = "hundredths of reward"
+    text = f"{title} {difference.text('points')} {unit} over {before} ({', '.join(levels)})"
+    assert difference.low is not None
+    assert difference.high is not None
+    if difference.low <= 0 <= difference.high:
         text += f"; {NO_CHANGE}"
-    if found.detectable is None:
+    if difference.detectable is None:
         return f"{text}; too few problems, or too alike, to say what could have been detected"
-    return f"{text}; {100 * found.detectable:.1f} could have been detected"
+    return f"{text}; {100 * difference.detectable:.1f} could have been detected"
 
 
 def _describe_rollouts(metrics: Sequence[Mapping[str, float]]) -> str:

@@ -98,10 +98,6 @@ FEW, ENOUGH, MUCH = 0.1, 30, 0.3
 
 CONTROL_NAMES = {"other": "another row's context", "placebo": "a placebo"}
 
-# Entropy gap after divergence, nats: programmed teachers above it lost 4 to 87 points
-# (docs/results/demo.md, "When to hide").
-LARGE_GAP = 0.1
-
 CONTEXT_METRICS: dict[str, tuple[str, Unit, tuple[float, float]]] = {
     "accuracy_gradient": ("accuracy gradient, points", "points", UNBOUNDED),
     "kl": ("KL a token", "", UNBOUNDED),
@@ -456,8 +452,7 @@ def advise_on(
     if best != RECIPE:
         compared = f"that of {best} less the recipe's is {gain.points(sign=True)}"
         lines.append(compared if chosen == best else f"{compared}, with 0 in its interval")
-    lines += _content_lines(chosen, gradients)
-    return lines + _risk_lines(contexts[chosen])
+    return lines + _content_lines(chosen, gradients)
 
 
 def _student_lines(student: Mapping[str, Interval], *, has_solutions: bool) -> list[str]:
@@ -495,30 +490,6 @@ def _content_lines(chosen: str, gradients: Mapping[str, np.ndarray]) -> list[str
         points = content.points(sign=True)
         return [f"{points} of it is content: {which} ({control}) has the rest"]
     return [f"{which} ({control}) teaches as much: it is not the content"]
-
-
-def _risk_lines(metrics: ContextMetrics) -> list[str]:
-    lines = []
-    clip = mean(metrics["unclipped_mass"], SHARE)
-    if clip.high < 1 - MUCH:
-        lines.append(
-            f"the clip leaves {clip.points()} % of the target: raise objective.clip, or set "
-            f"objective.clip_mode huber, the default, or none"
-        )
-    gaps = metrics["entropy_gap_after_divergence"]
-    if len(gaps) and mean(gaps).low > LARGE_GAP:
-        lines.append(
-            f"after diverging from the solution the teacher is less sure than the student by "
-            f"{gaps.mean():.2f} nats a token, which the accuracy gradient does not see: mask more, "
-            f"or interpolate (objective.interpolation_weight 0.5, objective.top_fraction 0.3)"
-        )
-    leakage = metrics["answer_leakage"]
-    if len(leakage) and mean(leakage, SHARE).low > MUCH:
-        lines.append(
-            f"after wrong work the teacher writes the right answer with probability "
-            f"{100 * leakage.mean():.0f} %: it copies; mask the answer (a larger ratio)"
-        )
-    return lines
 
 
 def source_of(name: str) -> str:

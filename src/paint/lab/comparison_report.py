@@ -4,22 +4,14 @@ The main results are those of the last checkpoints. The table of best checkpoint
 selection, and labelled so.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from paint.config.recipe import (
-    differences,
-    find_recipe,
-    from_table,
-    read_recipe,
-    shipped_recipes,
-    varied_settings,
-)
+from paint.config.recipe import differences, from_table
 from paint.config.run_folder import RunError
 from paint.config.schema import Config
 from paint.core.demo_files import NAME
@@ -60,10 +52,6 @@ from paint.lab.checkpoint_results import (
     shares,
 )
 from paint.lab.repaired import repaired_table
-from paint.lab.sweep import value_text
-from paint.resolve.check import check_config
-
-SETTING_COLUMNS = 3  # most settings that are columns of the first table
 
 RESULTS = "results"  # name of the files
 
@@ -294,23 +282,19 @@ def comparison_tables(layout: Layout, rows: list[Measurement], results: Results)
     last = by_run(results)
     # Of its first seed, as others differ in train.seed alone.
     configs = {name: from_table(last[name][0].config) for name in layout.names}
-    varied = varied_settings(list(configs.values()))
-    is_narrow = len(varied) <= SETTING_COLUMNS
-    tables = [_with_columns(main, layout, varied) if is_narrow else main]
-    differences = [row for row in select_rows(rows, against=...) if row.p is not None]
-    if differences:
+    tables = [main]
+    compared = [row for row in select_rows(rows, against=...) if row.p is not None]
+    if compared:
         cells = []
-        for row in differences:
+        for row in compared:
             pair = f"{row.policy} less {row.against}"
             cells.append([pair, row.text("points"), f"{row.p:.4f}", f"{row.corrected_p:.4f}"])
         title = (
             f"Differences of {score.name} on the same seeds and problems, in {score.points} with "
-            f"95 % interval; p without and with Holm's correction for {len(differences)}"
+            f"95 % interval; p without and with Holm's correction for {len(compared)}"
         )
         tables.append(Table(title, ["", "difference", "p", "corrected p"], cells))
-    # The columns of a sweep say the same.
-    if varied and not (layout.is_sweep and is_narrow):
-        tables.append(_settings_table(layout.last, configs, set(_own_settings(configs, varied))))
+    tables.append(_settings_table(layout.last, configs))
     seeds = [row for row in select_rows(rows, group=...) if row.group.startswith("seed ")]
     by_seed: dict[str, tuple[str, Unit]] = {row.group: (row.group, score.unit) for row in seeds}
     if len(by_seed) > 1:
@@ -325,36 +309,11 @@ def _column(row: Measurement) -> str:
     return row.metric
 
 
-def _with_columns(table: Table, layout: Layout, varied: Mapping[str, Sequence[Any]]) -> Table:
-    cells = {
-        name: [value_text(values[i]) for values in varied.values()]
-        for i, name in enumerate(layout.names)
-    }
-    rows = [[row[0], *cells.get(row[0], [""] * len(varied)), *row[1:]] for row in table.rows]
-    return replace(table, columns=["", *varied, *table.columns[1:]], rows=rows)
-
-
-def _own_settings(
-    configs: Mapping[str, Config], varied: Mapping[str, Sequence[Any]]
-) -> Iterator[str]:
-    """Yield the settings that differ because they are those of the recipes that come with paint."""
-    shipped = shipped_recipes()
-    if not all(name in shipped for name in configs):
-        return
-    # With the options of their methods, as runs record them.
-    recipes = [check_config(read_recipe(find_recipe(name))).config for name in configs]
-    shipped_settings = varied_settings(recipes)
-    for name, values in varied.items():
-        if shipped_settings.get(name) == values:
-            yield name
-
-
-def _settings_table(last: str, configs: Mapping[str, Config], left_out: Collection[str]) -> Table:
+def _settings_table(last: str, configs: Mapping[str, Config]) -> Table:
     rows = [
         [name, line]
         for name, config in configs.items()
         for line in differences(configs[last], config)
-        if line.partition(":")[0] not in left_out
     ]
     return Table(
         f"Settings of {last} -> those of the others where they differ", ["", "setting"], rows

@@ -91,16 +91,9 @@ function chosenCurves() {
 
 function buildRun(section) {
   const [change, ...details] = DATA.change.split("; ");
-  const evaluated = evaluationLinks(DATA.evaluations);
-  if (change || evaluated.length)
+  if (change)
     section.append(
-      el(
-        "p.change",
-        {},
-        evaluated.length ? el("b", {}, evaluated) : null,
-        evaluated.length ? change : el("b", {}, change),
-        details.length ? `; ${details.join("; ")}` : "",
-      ),
+      el("p.change", {}, el("b", {}, change), details.length ? `; ${details.join("; ")}` : ""),
     );
   if (!STEPS.length) section.append(el("p.note", {}, "This run has no finished step yet."));
   if (DATA.warnings.length)
