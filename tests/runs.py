@@ -16,6 +16,8 @@ import torch
 from accelerate import Accelerator
 from safetensors.torch import load_file
 
+from paint.cli.main import COMMANDS
+from paint.cli.parser import Line, find_command, read_line
 from paint.config.recipe import find_recipe, from_table, read_recipe, to_table
 from paint.config.run_folder import latest_checkpoint, read_metrics, read_run, step_of
 from paint.config.schema import Config
@@ -34,6 +36,13 @@ from paint.training.train_step import Setup
 from processes import MODULES, in_two_processes, started, train_command, write_recipe
 
 Sections = Mapping[str, Mapping[str, Any]]
+
+
+def parse(line: Sequence[str]) -> Line:
+    """Read a line of the command line, without the name of the program."""
+    command = find_command(line, COMMANDS)
+    assert command is not None, line
+    return read_line(command, line)
 
 
 def train(config: Config, folder: Path, *, resume: bool = False, **options: Any) -> Path:

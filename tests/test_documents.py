@@ -12,12 +12,11 @@ import pytest
 import torch
 
 import paint
-from paint.cli.main import parse
 from paint.config.recipe import find_recipe, from_table, read_recipe, shipped_recipes
 from paint.config.schema import PAPER_PROMPTS, Config
 from paint.core.demo_files import HELD_OUT_PROBLEMS, MODEL
 from paint.resolve.check import cautions_of, check_config
-from runs import tight_and_loose
+from runs import parse, tight_and_loose
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md"]

@@ -39,7 +39,6 @@ def test_help_of_command_shows_types_without_notes(name: str) -> None:
     line = said.splitlines()[2]
     assert line.startswith(f"{name}(")
     assert "Annotated" not in line
-    assert "tyro" not in line
     own, annotated = signature(function), signature(unwrap(function))
     assert list(own.parameters) == list(annotated.parameters)
     for parameter in own.parameters.values():

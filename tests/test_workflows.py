@@ -9,8 +9,8 @@ from typing import Any
 
 import yaml
 
-from paint.cli.main import parse
 from paint.core.versions import __version__
+from runs import parse
 
 ROOT = Path(__file__).parents[1]
 HOST = ROOT / ".github"

@@ -4,12 +4,16 @@ import re
 import shlex
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from paint.cli import main
-from paint.cli.main import COMMANDS, parse
+from paint.cli.main import COMMANDS
+from paint.config.schema import Config
+from paint.core.extensions import OptionTable
+from runs import parse
 
 
 def help_of(verb: str, capsys: pytest.CaptureFixture[str]) -> str:
@@ -50,7 +54,7 @@ def test_help_cheap_examples_run_in_sequence(
 
 def test_help_shows_defaults_of_recipe(capsys: pytest.CaptureFixture[str]) -> None:
     def default_of(verb: str, flag: str) -> str:
-        text = " ".join(help_of(verb, capsys).replace("│", " ").split())
+        text = " ".join(help_of(verb, capsys).split())
         found = re.search(rf" {flag} [A-Z]+ .*?\(default: (.*?)\)", text)
         assert found
         return found[1]
@@ -63,9 +67,8 @@ def test_help_shows_defaults_of_recipe(capsys: pytest.CaptureFixture[str]) -> No
     assert default_of("eval", "--rollout.max-new-tokens") == "38912"
 
 
-def test_help_and_completion_do_not_import_torch(tmp_path: Path) -> None:
+def test_help_does_not_import_torch() -> None:
     lines = [["--help"], *([*verb.split(), "--help"] for verb in COMMANDS), ["data", "--help"]]
-    lines += [["--tyro-write-completion", "bash", str(tmp_path / "paint.bash")]]
     code = (
         f"import sys; from paint.cli import main; assert not any(map(main, {lines}));"
         "assert not {'torch', 'transformers'} & set(sys.modules)"
@@ -74,26 +77,36 @@ def test_help_and_completion_do_not_import_torch(tmp_path: Path) -> None:
     assert result.returncode == 0, result.stderr
 
 
-def test_completion_offers_verbs_and_flags(tmp_path: Path) -> None:
-    script = tmp_path / "paint.bash"
-    assert main(["--tyro-write-completion", "bash", str(script)]) == 0
+def test_help_explains_each_setting_with_its_default(capsys: pytest.CaptureFixture[str]) -> None:
+    text = help_of("train", capsys)
+    for section in fields(Config):
+        for field in fields(getattr(Config(), section.name)):
+            if field.type is not OptionTable:
+                flag = f"--{section.name}.{field.name}".replace("_", "-")
+                entries = re.findall(
+                    rf"^  {flag}[ ,].*?\(default: ", text, re.MULTILINE | re.DOTALL
+                )
+                assert [len(entry.split()) > 4 for entry in entries] == [True], flag
+
+
+@pytest.mark.slow
+def test_completion_of_the_page_offers_verbs_and_flags(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs/getting-started/install.md").read_text()
+    [script] = re.findall(r"```bash\n(_paint\(\).*?)```", page, re.DOTALL)
+    program = tmp_path / "paint"
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m paint.cli "$@"\n')
+    program.chmod(0o755)
 
     def offered(line: str) -> list[str]:
         words = line.split(" ")
         quoted = " ".join(map(shlex.quote, words))
         complete = (
-            f"source {shlex.quote(str(script))}; COMP_WORDS=({quoted}); "
-            f"COMP_CWORD={len(words) - 1}; COMP_LINE={shlex.quote(line)}; COMP_POINT={len(line)}; "
-            "f=$(complete -p paint | sed 's/.*-F \\([^ ]*\\).*/\\1/'); "
-            'PATH="$(dirname "$PYTHON"):$PATH"; "$f" paint; printf "%s\\n" "${COMPREPLY[@]}"'
+            f"{script}\nCOMP_WORDS=({quoted}); COMP_CWORD={len(words) - 1}; "
+            f'_paint paint {shlex.quote(words[-1])}; printf "%s\n" "${{COMPREPLY[@]}}"'
         )
-        found = subprocess.run(
-            ["bash", "-c", complete],
-            capture_output=True,
-            text=True,
-            env={"PYTHON": sys.executable, "PATH": "/usr/bin:/bin"},
-        )
-        return found.stdout.split()
+        path = f"{tmp_path}:/usr/bin:/bin"
+        found = subprocess.run(["bash", "-c", complete], capture_output=True, env={"PATH": path})
+        return found.stdout.decode().split()
 
     assert offered("paint res") == ["resume"]
     assert "--train.steps" in offered("paint train demo-paint --train.st")

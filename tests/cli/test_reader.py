@@ -5,7 +5,8 @@ from operator import attrgetter
 
 import pytest
 
-from paint.cli.main import main, parse
+from paint.cli.main import main
+from runs import parse
 
 REFUSED = {
     "--model.liger=none": ["model.liger", '"none"', "true or false"],
@@ -39,9 +40,9 @@ def test_word_that_is_no_value_is_refused_by_name_and_value(
     "words", ["--model.liger=False", "--model.liger false", "--model.no-liger"]
 )
 def test_switch_with_a_value_is_read(words: str) -> None:
-    assert not parse(["train", "demo-paint", *words.split()]).options.config.model.liger
-    on = parse(["train", "--model.liger=TRUE", "demo-paint", "--yes"]).options
-    assert (on.config.model.liger, on.confirm) == (True, True)
+    assert not parse(["train", "demo-paint", *words.split()]).config.model.liger
+    on = parse(["train", "--model.liger=TRUE", "demo-paint", "--yes"])
+    assert (on.config.model.liger, on.parameters["confirm"]) == (True, True)
 
 
 @pytest.mark.parametrize(
@@ -53,14 +54,15 @@ def test_switch_with_a_value_is_read(words: str) -> None:
     ],
 )
 def test_words_after_a_flag_are_its_values(words: str, path: str, value: object) -> None:
-    config = parse(["train", "demo-paint", *words.split()]).options.config
+    config = parse(["train", "demo-paint", *words.split()]).config
     assert attrgetter(path)(config) == value
 
 
 def test_words_of_parameters_are_read_by_their_types() -> None:
-    assert parse(["show", "--no-open", "runs/1_0"]).options.targets == ("runs/1_0",)
-    resumed = parse(["resume", "run", "--server-gpus", "cpu", "cpu", "--urls", "http://a"]).options
-    assert (resumed.server_gpus, resumed.urls) == (("cpu", "cpu"), ("http://a",))
+    assert parse(["show", "--no-open", "runs/1_0"]).parameters["targets"] == ("runs/1_0",)
+    line = ["resume", "run", "--server-gpus", "cpu", "cpu", "--urls", "http://a", "--model.path=m"]
+    given = {"run": "run", "server_gpus": ("cpu", "cpu"), "urls": ("http://a",), "model": "m"}
+    assert parse(line).parameters == given
 
 
 @pytest.mark.parametrize("line", ["eval demo", "advise demo-paint"])

@@ -4,6 +4,7 @@ import inspect
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,14 +13,14 @@ import pytest
 import paint
 from paint import commands
 from paint.cli import main
-from paint.cli.main import COMMANDS, parse
-from paint.cli.parser import command_options, is_short_form, parse_line, settings_type
+from paint.cli.main import COMMANDS
+from paint.cli.parser import flags_of, is_short_form, read_line, settings_type
 from paint.commands.evaluate import _configured
 from paint.config.recipe import differences, find_recipe, read_recipe
 from paint.core.demo_files import problems_path
 from paint.core.errors import ConfigError
 from paint.resolve.check import check_config
-from runs import Sections, adapter, assert_same, changed, rows_of, write_problems
+from runs import Sections, adapter, assert_same, changed, parse, rows_of, write_problems
 
 Capture = pytest.CaptureFixture[str]
 
@@ -58,7 +59,7 @@ def test_command_of_one_file_is_on_both_faces(
     notes = str(tmp_path / "notes.txt")
     assert paint.count(notes, times=3) == 6  # type: ignore[attr-defined]
     found = commands.load_commands()
-    line = parse_line(["count", notes, "--times", "2"], found, "")
+    line = read_line(found["count"], ["count", notes, "--times", "2"])
     assert line.call() == 4
     assert found["count"].report is not None
     assert found["count"].report(4) == "4 lines"
@@ -82,13 +83,15 @@ def test_argument_out_of_its_range_is_refused(call: Callable[[], Any], message: 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_parameters_are_options_but_short_forms_of_settings(name: str) -> None:
     command = COMMANDS[name]
-    settings = settings_type(command.function)
-    options = inspect.signature(command_options(command)).parameters
+    settings = settings_type(command)
+    flags = {flag.target.partition(".")[0]: flag for flag in flags_of(command).values()}
     for parameter in inspect.signature(command.function).parameters.values():
         if parameter.kind is parameter.VAR_KEYWORD:
-            assert "config" in options
+            assert all(field.name in flags for field in fields(settings))
+        elif is_short_form(parameter, settings):
+            assert flags[parameter.name].section is not None
         else:
-            assert (parameter.name in options) != is_short_form(parameter, settings)
+            assert parameter.name in flags
     assert getattr(paint, command.function.__name__) is command.function
 
 
@@ -147,7 +150,7 @@ def test_config_command_prints_recipe_of_the_same_config(
     line = [recipe, "--train.steps", "2", "--prompts.student", 'say "a" \\pi é {{ problem }}']
     assert main(["config", *line]) == 0
     (tmp_path / "same.toml").write_text(capsys.readouterr().out)
-    assert read_recipe(tmp_path / "same.toml") == parse(["train", *line]).options.config
+    assert read_recipe(tmp_path / "same.toml") == parse(["train", *line]).config
     lines = (tmp_path / "same.toml").read_text().splitlines()
     assert ["steps", "=", "2", "#", "given"] in [line.split() for line in lines]
 

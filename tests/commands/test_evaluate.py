@@ -5,12 +5,11 @@ from pathlib import Path
 import pytest
 
 from paint.cli import main
-from paint.cli.main import parse
 from paint.config.run_folder import read_run
 from paint.config.schema import EvaluationConfig
 from paint.evaluation import evaluate as evaluation_run
 from paint.evaluation.defaults import evaluation_of, protocol_of
-from runs import changed
+from runs import changed, parse
 
 
 def test_evaluation_of_run_is_its_validation_or_the_demos_problems(run: Path) -> None:
@@ -30,11 +29,11 @@ def test_evaluation_of_run_is_its_validation_or_the_demos_problems(run: Path) ->
 
 def test_eval_of_run_takes_its_defaults_and_flags_override_them(run: Path) -> None:
     for target in (run, run / "checkpoints/step-000003"):
-        parsed = parse(["eval", str(target), "--samples", "5"]).options
-        assert (parsed.targets, parsed.config.samples) == ((str(target),), 5)
+        parsed = parse(["eval", str(target), "--samples", "5"])
+        assert (parsed.parameters["targets"], parsed.config.samples) == ((str(target),), 5)
         assert parsed.config.rollout.max_new_tokens == 60
-    assert parse(["eval", "owner/name", str(run)]).options.config == EvaluationConfig()
-    demo = parse(["eval", "demo", str(run)]).options.config
+    assert parse(["eval", "owner/name", str(run)]).config == EvaluationConfig()
+    demo = parse(["eval", "demo", str(run)]).config
     assert (demo.benchmarks, demo.rollout.max_new_tokens) == (("demo",), 96)
 
 

@@ -6,15 +6,15 @@ import pytest
 from hypothesis import example, given, settings
 
 from config_tables import TABLES
-from paint.cli.main import parse
 from paint.config.recipe import find_recipe, flags, from_table, read_recipe
 from paint.config.schema import Config
+from runs import parse
 
 DEMO = read_recipe(find_recipe("demo-paint"))
 
 
 def config_of(*arguments: str) -> Config:
-    config: Config = parse(["train", "demo-paint", *arguments]).options.config
+    config: Config = parse(["train", "demo-paint", *arguments]).config
     return config
 
 
@@ -31,8 +31,8 @@ def test_flags_round_trip_config(table: dict[str, dict[str, Any]]) -> None:
 
 @pytest.mark.parametrize("named", [[], ["demo-bake"]])
 def test_bake_takes_settings_of_its_recipe_or_of_bake(named: list[str]) -> None:
-    command = parse(["bake", "rules.md", "q.jsonl", *named, "--model.lora-rank", "2"]).options
+    command = parse(["bake", "rules.md", "q.jsonl", *named, "--model.lora-rank", "2"])
     recipe = (named or ["bake"])[0]
-    assert (command.recipe, command.rules, command.questions) == (recipe, "rules.md", "q.jsonl")
+    assert command.parameters == {"recipe": recipe, "rules": "rules.md", "questions": "q.jsonl"}
     expected = read_recipe(find_recipe(recipe)).changed("model", lora_rank=2)
     assert command.config == expected

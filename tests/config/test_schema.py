@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 
 from config_tables import TABLES
-from paint.cli.main import parse
 from paint.config.context_sources import SOURCES, context_source
 from paint.config.recipe import (
     differences,
@@ -31,6 +30,7 @@ from paint.config.schema import (
 )
 from paint.core.settings import section_name
 from paint.resolve.check import check_config, check_training
+from runs import parse
 
 
 def recipe(folder: Path, text: str) -> Path:
@@ -214,7 +214,7 @@ def test_flags_override_recipe_in_both_spellings(tmp_path: Path) -> None:
     numbers = "--train.batch-size 8 --train.micro_batch_size 2 --objective.temperature None"
     others = "--model.lora-targets a b --model.student-thinking --log.trackers wandb"
     line = ["train", path, *numbers.split(), *others.split()]
-    assert parse(line).options.config == Config(
+    assert parse(line).config == Config(
         model=ModelConfig(lora_targets=("a", "b"), student_thinking=True),
         objective=ObjectiveConfig(interpolation_weight=0.5, temperature=None),
         train=TrainConfig(steps=7, batch_size=8, micro_batch_size=2),

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from paint.cli.main import parse
 from paint.config.schema import Config, ConfigError, EvaluationConfig, GradingConfig
 from paint.data.benchmarks import Benchmark
 from paint.evaluation.defaults import (
@@ -19,7 +18,7 @@ from paint.evaluation.defaults import (
     training_tokens,
     validation_protocol,
 )
-from runs import changed, train, write_problems
+from runs import changed, parse, train, write_problems
 
 PAPER = {  # section 'Experimental Details'
     "thinking": True,
@@ -92,8 +91,8 @@ def test_flags_of_eval_have_the_defaults_of_the_benchmarks_that_are_named(run: P
     lengths = {}
     for words in (["mine.jsonl"], ["mine.jsonl", "aime_2024"], ["aime_2024"]):
         for flags in (["--benchmarks", *words], [f"--benchmarks={words[-1]}"]):
-            options = parse(["eval", str(run), *flags, "--samples", "2"]).options
-            lengths[words[-1]] = options.config.rollout.max_new_tokens
+            line = parse(["eval", str(run), *flags, "--samples", "2"])
+            lengths[words[-1]] = line.config.rollout.max_new_tokens
     assert lengths == {"mine.jsonl": 60, "aime_2024": 38_912}
     model = defaults_of("demo", ["mine.jsonl"])
     assert (model.benchmarks, protocol_of(model)) == (("mine.jsonl",), PAPER)

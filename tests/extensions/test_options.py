@@ -13,14 +13,14 @@ from extensions.length_grader import LengthOptions, grade
 from extensions.lion import LionFactory
 from extensions.reward_weighted import RewardOptions, RewardWeighted
 from extensions.shout_engine import ShoutEngine
-from paint.cli.main import main, parse
+from paint.cli.main import main
 from paint.config.recipe import from_table, read_recipe, to_table
 from paint.config.run_folder import read_metrics, read_run, read_run_json
 from paint.config.schema import Config, TrainConfig
 from paint.core.extensions import OptionTable, spec_of
 from paint.resolve.algorithm import find_algorithm
 from paint.resolve.check import check_config
-from runs import adapter, assert_same, changed, stored, train, train_in_parts, write_problems
+from runs import adapter, assert_same, changed, parse, stored, train, train_in_parts, write_problems
 
 RECIPE = """
 [train]
@@ -73,7 +73,7 @@ def recipe(tmp_path: Path) -> str:
 
 
 def of_line(*words: str) -> Config:
-    config: Config = parse(["train", *words]).options.config
+    config: Config = parse(["train", *words]).config
     return config
 
 
@@ -145,8 +145,8 @@ def test_options_of_divergence_and_context_are_trained_with(tmp_path: Path) -> N
 
 def test_options_of_a_grader_are_flags_of_eval_and_grade() -> None:
     words = ["--grading.grader", NAMES["grading"]["grader"], "--grading.options.longest", "9"]
-    assert parse(["grade", "folder", *words]).options.grading.options == {"longest": 9}
-    assert parse(["eval", "demo", *words]).options.config.grading.options == {"longest": 9}
+    assert parse(["grade", "folder", *words]).config.grading.options == {"longest": 9}
+    assert parse(["eval", "demo", *words]).config.grading.options == {"longest": 9}
 
 
 def test_options_of_another_extension_are_dropped(recipe: str) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from paint.cli import main
-from paint.cli.main import parse
 from paint.commands.api.configure import with_sections
 from paint.config.recipe import find_recipe, flags, from_table, read_recipe, to_table
 from paint.config.run_folder import RunError, read_metrics, read_run
@@ -18,7 +17,16 @@ from paint.core.storage import read_jsonl
 from paint.data.problems import Problem
 from paint.resolve.check import check_config
 from paint.training.opening import with_steps
-from runs import adapter, assert_same, assert_same_history, changed, stored, train, write_problems
+from runs import (
+    adapter,
+    assert_same,
+    assert_same_history,
+    changed,
+    parse,
+    stored,
+    train,
+    write_problems,
+)
 
 SMALL: dict[str, dict[str, Any]] = {
     "model": {"lora_rank": 4, "lora_alpha": 8},

@@ -17,6 +17,7 @@ from contextlib import suppress
 from typing import Any
 
 from paint.cli import parser
+from paint.cli.help import print_commands
 from paint.commands import load_commands
 from paint.config.recipe import shipped_recipes
 from paint.core.credentials import redact
@@ -52,9 +53,7 @@ ABOUT = f"""On-policy self-distillation with a partly masked solution.
 `paint COMMAND --help` explains a command; `paint config RECIPE` shows the settings of a recipe.
 
 Recipes: take demo-paint first; on a GPU paint-qwen3-1.7b; for another model paint. All of them:
-{", ".join(shipped_recipes())}
-
-`paint --tyro-write-completion bash FILE` writes completion for bash (zsh, fish and tcsh, too)."""
+{", ".join(shipped_recipes())}"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -110,25 +109,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _end(f"{name}: {message}; please report it with the lines above", 70)
 
 
-def _require_command(line: Sequence[str]) -> None:
-    is_known = parser.find_command(line, COMMANDS) is not None
-    if not line or is_known or parser.HELP & set(line) or line[0].startswith("--tyro-"):
-        return
-    hint = did_you_mean(line[0], COMMANDS) or did_you_mean(" ".join(line[:2]), COMMANDS)
-    hint = hint or f"; there are {', '.join(COMMANDS)}"
-    raise ConfigError(f"{format_short(line[0])} is no command{hint}")
-
-
 def _run(line: Sequence[str]) -> int:
     if line in (["-V"], ["--version"]):
         print(f"paint {__version__}")
         return 0
-    _require_command(line)
-    try:
-        parsed = parse(line)
-    except SystemExit as ended:  # of tyro, after help or its own message
-        return ended.code if isinstance(ended.code, int) else 0
-    if getattr(parsed.options, parser.VERBOSE, False):
+    command = parser.find_command(line, COMMANDS)
+    if command is None:
+        if line and not parser.HELP & set(line):
+            hint = did_you_mean(line[0], COMMANDS) or did_you_mean(" ".join(line[:2]), COMMANDS)
+            hint = hint or f"; there are {', '.join(COMMANDS)}"
+            raise ConfigError(f"{format_short(line[0])} is no command{hint}")
+        print_commands(COMMANDS, ABOUT)
+        return 0
+    if parser.HELP & set(line):
+        parser.explain(command, line)
+        return 0
+    parsed = parser.read_line(command, line)
+    if parsed.parameters.get(parser.VERBOSE):
         LOGGER.setLevel(logging.DEBUG)  # shown_on_terminal sets it back
     try:
         result = _call(parsed)
@@ -137,12 +134,13 @@ def _run(line: Sequence[str]) -> int:
         if not agrees():
             raise
         result = _call(parsed, confirm=True)
-    command = parsed.command
     if command.report is not None:
         from paint.core.display import Terminal
 
-        text = _json(result) if parsed.options.json else command.report(result)
-        Terminal().print(text)
+        if parsed.parameters.get(parser.JSON):
+            Terminal().print(_json(result))
+        else:
+            Terminal().print(command.report(result))
     return 0 if command.status is None else command.status(result)
 
 
@@ -157,10 +155,6 @@ def _call(parsed: parser.Line, **further: Any) -> Any:
             f"{last.filename} line {last.lineno} called sys.exit({ended}); let it raise an error "
             f"that says what is wrong"
         ) from ended
-
-
-def parse(line: Sequence[str]) -> parser.Line:
-    return parser.parse_line(line, COMMANDS, ABOUT)
 
 
 def _json(result: Any) -> str:

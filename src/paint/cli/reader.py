@@ -27,8 +27,11 @@ class Flag(NamedTuple):
 
     target: str
     kind: Any
-    is_setting: bool = False
+    section: Any = None  # of a setting: the dataclass that has it, with its help and default
+    help: str = ""
+    default: Any = None
     is_repeated: bool = False  # each time with a list of values
+    is_positional: bool = False
 
 
 class Words(NamedTuple):
@@ -47,7 +50,7 @@ def setting_flags(kind: Any, prefix: str = "") -> dict[str, Flag]:
         if dataclasses.is_dataclass(field.type):
             found |= setting_flags(field.type, f"{name}.")
         else:
-            found[name] = Flag(name, field.type, is_setting=True)
+            found[name] = Flag(name, field.type, kind)
     return found
 
 
@@ -69,7 +72,7 @@ def read_words(words: Sequence[str], flags: Mapping[str, Flag]) -> Words:
             raise ConfigError(f"{before} takes no value, got {format_short(values[0])}")
         if is_off:
             values = ["false"]
-        if flag.is_setting:
+        if flag.section is not None:
             found.settings[flag.target] = values
         elif flag.is_repeated:
             found.parameters.setdefault(flag.target, []).append(tuple(values))
@@ -89,7 +92,7 @@ def _find(word: str, flags: Mapping[str, Flag]) -> tuple[Flag, bool]:
     if switch in flags and flags[switch].kind is bool:
         return flags[switch], True
     if outer in flags and flags[outer].kind is OptionTable:
-        return Flag(name, None, is_setting=True), False
+        return Flag(name, None, flags[outer].section), False
     known = [name for name, flag in flags.items() if flag.kind is not OptionTable]
     raise ConfigError(f"unknown flag {cut(word)}{nearest_setting(name, known)}")
 

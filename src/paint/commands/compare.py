@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from paint.commands.api import arguments
 from paint.commands.api.configure import configure, with_sections
@@ -28,19 +28,19 @@ Rows = Sequence[tuple[str, Resolved]]
 def compare(
     recipes: arguments.Recipes,
     *,
-    sweep: arguments.Sweep = None,
-    base: arguments.Base = "",
+    sweep: Annotated[Any, arguments.ByName()] = None,
+    base: str | Path = "",
     model: arguments.Model = None,
     data: arguments.Data = None,
-    benchmark: arguments.BenchmarkName = None,
-    problems: arguments.EvaluatedProblems = None,
-    thinking: arguments.Thinking = None,
-    max_new_tokens: arguments.LongestAnswer = None,
-    stored: arguments.Stored = "",
-    controls: arguments.Controls = (),
-    against_last: arguments.AgainstLast = False,
+    benchmark: str | Path | None = None,
+    problems: arguments.OptionalCount = None,
+    thinking: bool | None = None,
+    max_new_tokens: arguments.OptionalCount = None,
+    stored: str | Path = "",
+    controls: Sequence[arguments.Control] = (),
+    against_last: bool = False,
     seeds: arguments.Seeds = 3,
-    seed: arguments.FirstSeed = 0,
+    seed: arguments.Seed = 0,
     samples: arguments.Samples = 12,
     every_checkpoint: arguments.EveryCheckpoint = False,
     output_dir: arguments.ResultsDir = "runs/compare",
@@ -57,6 +57,25 @@ def compare(
     after an interruption, and started in parallel it works on other runs.
 
     Example: paint compare demo-opsd demo-paint --seeds 1 --problems 4 --samples 2
+
+    Args:
+        sweep: A setting and its values: each recipe is repeated with each value, and with several
+            --sweep with every combination (docs/how-to/sweeps.md). In Python, values by the
+            setting's name: `sweep={"train.learning_rate": [2e-4, 6e-4]}`.
+        base: Recipe whose settings the others have where they name none; empty: the paper's.
+        benchmark: Problem set, named as in `paint eval`; None: aime_2024 (paper), and for the
+            embedded model its held-out problems.
+        problems: Number of these problems to evaluate on, from the first; None is all.
+        thinking: Thinking mode of the evaluation; None: as trained, on published benchmarks on
+            (paper), and for the embedded model off.
+        max_new_tokens: Longest answer in tokens; None: as trained, on published benchmarks 38,912
+            (paper), and for the embedded model 96.
+        stored: Completions to train on, as rollout.stored, where the method allows it.
+        controls: Repeat the last recipe with these context.source, by which a gain is told from
+            that of reading anything (docs/concepts/teacher-and-controls.md).
+        against_last: Compare each recipe with the last one alone: fewer pairs, and a smaller
+            correction of p. Decide it beforehand.
+        seed: The first seed, at least 0; each is that of data order, rollouts and evaluation.
 
     Returns:
         One row per recipe, seed and evaluated checkpoint, as in results.jsonl, with avg_at_k, with

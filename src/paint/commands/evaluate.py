@@ -6,8 +6,6 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any
 
-from tyro.conf import arg
-
 from paint.commands.api import arguments
 from paint.commands.api.configure import as_named, write_rows
 from paint.commands.api.results import Evaluation, Run, path_of
@@ -45,10 +43,10 @@ def evaluate(
     targets: Run | str | Path | Sequence[Run | str | Path],
     *,
     benchmarks: Any = None,
-    confirm: Annotated[bool, arg(name="yes")] = False,
+    confirm: arguments.Confirm = False,
     gpus: arguments.Gpus = 0,
     trust: arguments.Trust = False,
-    **settings: arguments.EvaluationSetting,
+    **settings: Annotated[Any, arguments.SettingsOf(EvaluationConfig)],
 ) -> Evaluation:
     """Answer benchmarks, grade the samples, and compare with the base model.
 

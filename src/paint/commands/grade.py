@@ -1,6 +1,8 @@
 """``paint grade``."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Annotated, Any
 
 from paint.commands.api import arguments
 from paint.commands.api.configure import configure
@@ -10,7 +12,9 @@ from paint.config.schema import Config, ConfigError, GradingConfig
 
 def grade(
     *targets: arguments.Target,
-    grading: arguments.Grading = None,
+    grading: Annotated[
+        GradingConfig | Mapping[str, Any] | None, arguments.SettingsOf(GradingConfig)
+    ] = None,
     output_dir: arguments.OutputDir = None,
 ) -> Evaluation:
     """Grade stored samples again, without generating, and compare the policies.
@@ -21,6 +25,7 @@ def grade(
 
     Args:
         targets: Evaluations (folders of `paint eval`), parts of them, or runs.
+        grading: How the samples are graded: the settings of the section grading.
         output_dir: Folder of summary.json and summary.md; None: the first of the folders.
     """
     if not targets:

@@ -4,8 +4,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from tyro.conf import arg
-
 from paint.commands.api import arguments
 from paint.commands.api.results import Run, load_run
 from paint.config.recipe import executables_of, to_table
@@ -21,8 +19,8 @@ HAS_STEPS = True
 def resume(
     run: arguments.RunPath,
     *,
-    model: Annotated[str | Path, arg(name="model.path")] = "",
-    data: Annotated[str | Path | Sequence[str | Path], arg(name="data.path")] = (),
+    model: Annotated[str | Path, arguments.Spelled("model.path")] = "",
+    data: Annotated[str | Path | Sequence[str | Path], arguments.Spelled("data.path")] = (),
     steps: arguments.OptionalCount = None,
     urls: tuple[str, ...] | None = None,
     server_gpus: tuple[str, ...] | None = None,

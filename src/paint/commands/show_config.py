@@ -1,10 +1,10 @@
 """``paint config``."""
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from paint.commands.api import arguments
-from paint.commands.api.configure import RUN, configure, open_recipe
+from paint.commands.api.configure import RUN, Recipe, configure, open_recipe
 from paint.commands.api.results import Run
 from paint.config.recipe import read_recipe, to_table, toml_of
 from paint.config.run_folder import read_run
@@ -14,7 +14,7 @@ NAME = "config"
 
 
 def show_config(
-    recipe: arguments.RecipeOrRun,
+    recipe: Annotated[str | Path | Run | Config | Recipe, arguments.TakesRun()],
     *,
     model: arguments.Model = None,
     data: arguments.Data = None,
@@ -31,6 +31,9 @@ def show_config(
     Example: paint config demo-paint --train.steps 2
 
     Args:
+        recipe: TOML file, the name of a recipe that comes with paint, or the folder of a run; in
+            Python also a paint.Config or a paint.Run. On the command line it stands before the
+            flags.
         machine: Also choose what is "auto" by this machine, as a run would; takes seconds.
 
     Returns:

@@ -204,26 +204,11 @@ def is_importable(spec: str) -> bool:
     return is_there and module != "__main__" and not _not_an_extension(spec)
 
 
-class OptionTable(Mapping[str, Any]):
-    """Options by name, as a recipe holds them. It cannot be changed, and has a hash."""
+class OptionTable(dict[str, Any]):
+    """Options by name, as a recipe holds them. As configs have hashes, none is changed."""
 
-    def __init__(self, values: Mapping[str, Any] | None = None) -> None:
-        self._values = dict(values or {})
-
-    def __getitem__(self, name: str) -> Any:
-        return self._values[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-    def __hash__(self) -> int:
-        return hash(frozenset(self._values.items()))
-
-    def __repr__(self) -> str:
-        return repr(self._values)
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(frozenset(self.items()))
 
 
 NO_OPTIONS = OptionTable()

@@ -51,7 +51,7 @@ def setting(default: Any, checks: Sequence[Check], note: str = "", help_text: st
     """
     metadata: dict[str, Any] = {"checks": checks, "note": note}
     if help_text:
-        metadata["help"] = help_text  # tyro's name for it
+        metadata["help"] = help_text
     return dataclasses.field(default=default, metadata=metadata)
 
 
