@@ -15,7 +15,7 @@ from paint.config.schema import Config, ConfigError
 from paint.evaluation.frame import select_rows
 from paint.evaluation.intervals import Interval
 from paint.evaluation.metrics import GradedSamples
-from paint.lab.bake import BAKED, PLAIN, PROMPTED, bake, bake_report
+from paint.lab.bake import BAKED, PLAIN, PROMPTED, FlatKl, bake, bake_report
 from paint.resolve.check import check_config
 from reports import of_rewards, report_in
 from runs import rows_of
@@ -39,6 +39,14 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Config:
         train={"steps": 2, "checkpoint_every": 1, "batch_size": 4},
         grading={"grader": ("bake_rules:grade",)},
     )
+
+
+def test_bake_of_text_that_changes_nothing_is_refused(config: Config, tmp_path: Path) -> None:
+    prompts = {"student": "{{ problem }}", "teacher": "{{ problem }}"}
+    same = of(config, prompts=prompts, grading={"grader": ("none",)})
+    with pytest.raises(ConfigError, match="changes nothing that is measured"):
+        bake(check_config(same), tmp_path / "bake", held_out=12, samples=1)
+    assert not (tmp_path / "bake/run").exists()
 
 
 def test_bake_in_folder_of_other_rules_is_refused(config: Config, tmp_path: Path) -> None:
@@ -94,6 +102,27 @@ def test_bake_report_of_verdicts_has_the_share_that_follows() -> None:
     assert not select_rows(report.rows, metric="reward", against=...)
 
 
+@pytest.mark.parametrize(
+    ("kls", "patience", "steps"),
+    [
+        ([4, 3, 2, 1, 2, 3, 1, 1], None, 8),
+        ([4, 3, 2, 1, 2, 3, 1, 1], 2, 6),  # 2 and 3 after 2 and 1
+        ([4, 4, 1, 1], 1, 2),
+        ([4, 3, 3, 1], 3, 4),
+    ],
+)
+def test_flat_kl_ends_the_training_when_it_no_longer_falls(
+    tmp_path: Path, kls: list[float], patience: int | None, steps: int
+) -> None:
+    flat, done = FlatKl(patience, tmp_path), 0
+    for kl in kls:
+        assert not flat.has_ended
+        done += 1
+        if flat.on_step(done, {"kl": kl}, []):
+            break
+    assert done == steps
+
+
 @pytest.mark.slow
 def test_bake_measures_views_and_resumes_to_same_rows(config: Config, tmp_path: Path) -> None:
     report = bake(check_config(config), tmp_path, held_out=8, samples=2)
@@ -114,13 +143,21 @@ def test_bake_measures_views_and_resumes_to_same_rows(config: Config, tmp_path: 
 
 
 @pytest.mark.slow
-def test_bake_measures_at_own_temperature(config: Config, tmp_path: Path) -> None:
-    report = bake(check_config(config), tmp_path, held_out=4, samples=2, temperature=0.001)
+def test_bake_measures_at_own_temperature_and_ends_when_kl_is_flat(
+    config: Config, tmp_path: Path
+) -> None:
+    longer = of(config, train={"steps": 9, "checkpoint_every": 9, "learning_rate": 1e-9})
+    own: dict[str, Any] = {"held_out": 4, "samples": 2, "temperature": 0.001, "patience": 1}
+    report = bake(check_config(longer), tmp_path, **own)
     assert "at temperature 0.001," in report.tables[0].title
     first, again = (
         row["completion_ids"] for row in rows_of(next(tmp_path.glob("plain/student/*.jsonl")))[:2]
     )
     assert first == again  # as good as greedy
+    [ended] = (tmp_path / "run/checkpoints").iterdir()
+    assert ended.name != "step-000009"
+    assert bake(check_config(longer), tmp_path, **own).rows == report.rows
+    assert [ended] == [*(tmp_path / "run/checkpoints").iterdir()]
 
 
 @pytest.mark.slow

@@ -23,14 +23,16 @@ def bake(
     held_out: arguments.Count = 50,
     samples: arguments.Count = 4,
     temperature: float | None = None,
+    patience: arguments.OptionalCount = None,
+    force: bool = False,
     confirm: arguments.Confirm = False,
     **sections: arguments.Sections,
 ) -> Result:
     """Train an adapter that answers as if a text were its system prompt.
 
-    It measures the answers to held-out questions with the text and without, trains train.steps
-    steps and measures them again (docs/how-to/bake-a-prompt.md). The same command continues where
-    it was interrupted.
+    It measures first whether the text changes the answers to held-out questions, and refuses to
+    train where it does not. It trains train.steps steps and measures the answers again
+    (docs/how-to/bake-a-prompt.md). The same command continues where it was interrupted.
 
     Example: paint bake RULES.md questions.jsonl --model.path MODEL --grading.grader my_rules:grade
 
@@ -41,6 +43,9 @@ def bake(
         held_out: Questions that are measured and not trained on, at most half of all.
         samples: Answers to each question that is measured.
         temperature: Temperature of these answers, that of the use; None: rollout.temperature.
+        patience: End the training when the mean KL of the last so many steps is not below that of
+            as many steps before; None: after train.steps.
+        force: Train even where the text changes nothing that is measured.
     """
     folder = Path(output_dir or Path("bakes") / Path(rules).stem)
     given = dict(sections)
@@ -63,6 +68,8 @@ def bake(
         held_out=held_out,
         samples=samples,
         temperature=temperature,
+        patience=patience,
+        force=force,
         confirm=confirm,
     )
     return Result(folder)

@@ -13,10 +13,13 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
+from typing import Any
 
 import numpy as np
 
-from paint.config.run_folder import latest_checkpoint
+from paint.config.metric_records import Metrics
+from paint.config.run_folder import latest_checkpoint, read_history, step_of
 from paint.config.schema import Config, ConfigError
 from paint.core.display import Display
 from paint.core.distributed import require_one_process
@@ -39,10 +42,15 @@ from paint.lab.context_scores import divergence_sums, sample_student, teacher_an
 from paint.lab.runner import ExperimentRun, refuse_other_settings, require_steps, train_run
 from paint.objective.divergences import REVERSE_KL
 from paint.resolve.check import Resolved
+from paint.training.callbacks import Callback
 from paint.training.step_time import LongWork
 
 PROMPTED, PLAIN, BAKED = "prompted base", "plain base", "baked"  # the views that are compared
 HELD_OUT = "held_out"
+
+# KL of an answer in nats. By Pinsker's inequality no test tells a plain from a prompted answer with
+# a probability above 1/2 + sqrt(KL / 8): here 0.535.
+LEAST_KL = 0.01
 
 COLUMNS: dict[str, tuple[str, Unit]] = {
     "follows": ("follows, %", "%"),
@@ -65,6 +73,8 @@ def bake(
     held_out: int,
     samples: int,
     temperature: float | None = None,
+    patience: int | None = None,
+    force: bool = False,
     confirm: bool = True,
 ) -> Report:
     """Train the plain model to answer as the prompted one; print and write the report.
@@ -76,7 +86,7 @@ def bake(
     require_steps("bake", config)
     if config.model.train_mode != "lora" or config.context.source != ("file",):
         raise ConfigError('`paint bake` needs model.train_mode "lora" and context.source "file"')
-    display = Display()
+    rules, display = config.context.file, Display()
     config, problems = _prepare(run, folder, held_out)
     run, place = replace(run, config=config), folder / "run"
     if temperature is not None:  # of the measured answers; the training has its own config
@@ -84,8 +94,18 @@ def bake(
     refuse_other_settings(place, config)
     if latest_checkpoint(place) is None:
         display.on_estimate = LongWork(display, "bake", confirm=confirm)
-    answers, kls = _measure_base(run, problems, samples, folder, display)
-    train_run(ExperimentRun("bake", config), place, display)
+    answers, kls, kl = _measure_base(run, problems, samples, folder, display)
+    if not force and kl < LEAST_KL:
+        raise ConfigError(
+            f"{rules} changes nothing that is measured: the KL of an answer to the prompted one's "
+            f"is {kl:.2g} nats; take another text, or train all the same with --force"
+        )
+
+    flat = FlatKl(patience, place)
+    if not flat.has_ended:
+        train_run(ExperimentRun("bake", config), place, display, [flat])
+    if flat.has_ended:
+        display.note(f"ended after {len(flat.kls)} steps: the KL no longer fell (--patience)")
     trained = latest_checkpoint(place)
     baked = sample_student(run, problems, samples, folder / "baked", display, trained)
     answers[BAKED] = baked.graded
@@ -99,15 +119,39 @@ def bake(
 
 def _measure_base(
     run: Resolved, problems: list[Problem], samples: int, folder: Path, display: Display
-) -> tuple[dict[str, GradedSamples], dict[str, Interval]]:
-    """Return both base views' answers, and the plain one's KL in nats a token."""
+) -> tuple[dict[str, GradedSamples], dict[str, Interval], float]:
+    """Return both base views' answers, and the plain one's KL in nats a token and an answer."""
     # The model is freed when this returns: the training loads its own.
     plain = sample_student(run, problems, samples, folder / "plain", display)
     contexts = {PROMPTED: Contexts(run.config.context, problems)}
     prompted = teacher_answers(plain, contexts, folder / "prompted", display)
     kls, tokens = divergence_sums(plain, REVERSE_KL, display)
     by_view = {PLAIN: _mean(kls.sum(axis=1) / tokens.sum(axis=1))}
-    return {**prompted, PLAIN: plain.graded}, by_view
+    # Of complete answers, not a token: LEAST_KL is about telling one answer from another.
+    return {**prompted, PLAIN: plain.graded}, by_view, float(kls.mean())
+
+
+class FlatKl(Callback):
+    """Ends the training when the KL of the last steps is not below that of as many before them."""
+
+    def __init__(self, patience: int | None, run: Path) -> None:
+        """Begin with the steps up to the run's last checkpoint, after which it goes on."""
+        self.patience = patience
+        latest = latest_checkpoint(run)
+        history = read_history(run, step_of(latest)) if latest else []
+        self.kls = [row["kl"] for row in history]
+
+    @property
+    def has_ended(self) -> bool:
+        """True if the training is at its end."""
+        steps = self.patience
+        if steps is None or len(self.kls) < 2 * steps:
+            return False
+        return fmean(self.kls[-steps:]) >= fmean(self.kls[-2 * steps : -steps])
+
+    def on_step(self, step: int, metrics: Metrics, rollouts: Any) -> bool | None:
+        self.kls.append(metrics["kl"])
+        return self.has_ended
 
 
 def bake_report(

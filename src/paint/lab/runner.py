@@ -73,6 +73,7 @@ from paint.resolve.check import (
     resolve_evaluation,
     with_resolved,
 )
+from paint.training.callbacks import Callback
 from paint.training.step_time import LongWork
 from paint.training.trainer import train
 
@@ -351,7 +352,9 @@ def refuse_other_settings(run_folder: Path, config: Config) -> None:
         refuse_differences(f"{run_folder} holds a run", changes, ConfigError)
 
 
-def train_run(run: ExperimentRun, run_folder: Path, display: Display) -> None:
+def train_run(
+    run: ExperimentRun, run_folder: Path, display: Display, callbacks: Sequence[Callback] = ()
+) -> None:
     """Train in the run's folder up to the last checkpoint, resuming if the folder has a run."""
     steps = run.config.train.steps
     if run.is_trained(run_folder):
@@ -378,6 +381,7 @@ def train_run(run: ExperimentRun, run_folder: Path, display: Display) -> None:
                 run_folder,
                 resume=has_begun,
                 display=shown,
+                callbacks=callbacks,
                 confirm=True,
             )
     except Interrupted as stopped:
