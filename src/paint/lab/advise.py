@@ -54,7 +54,6 @@ from paint.evaluation.frame import (
 from paint.evaluation.generate import base_as_rank1_adapter, with_date
 from paint.evaluation.intervals import SHARE, Interval, with_value
 from paint.evaluation.metrics import GradedSamples
-from paint.grading.cost import Cost
 from paint.lab.answers import (
     UNBOUNDED,
     mean,
@@ -173,9 +172,6 @@ def advise(
             "in single turns, unlike conversations"
         )
     publish_report(report, folder, display)
-    cost = sum((graded.cost for graded in taught.values()), student.graded.cost)
-    if cost != Cost():
-        display.note(f"all rollouts and answers: {cost.describe()}")
     return report
 
 
