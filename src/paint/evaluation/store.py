@@ -72,11 +72,6 @@ class Store:
         evaluation_workspace(self.folder).append(row)
         self.written.add(sample.key)
 
-    def record_engine(self, engine: str) -> None:
-        """Record another engine, before the first sample. Raises StoreError if that fails."""
-        self.settings["engine"] = engine
-        evaluation_workspace(self.folder).begin(self.settings)
-
     def write_sums(self) -> None:
         """Write SHA256SUMS, unless a sample is missing. Raises StoreError if that fails."""
         # Without sums the folder counts as unfinished, and a cut last line is dropped.

@@ -146,7 +146,7 @@ def advise(
     # The student is the base with an adapter, whatever the recipe trains.
     model = with_date(base_as_rank1_adapter(config.model), folder)
     run = replace(run, config=replace(config, model=model))
-    policy, run, falls_back = load_student(run, folder, display)
+    policy, run = load_student(run, folder, display)
     candidates = read_problems(config.data, needs=needs)
     trained_on = filter_problems(policy, run, candidates, display)
     chosen = first_problems(trained_on, config.data, problems, config.train.seed)
@@ -162,7 +162,7 @@ def advise(
     task = student_task(
         policy, run, chosen, samples, folder, problems_digest=digest, stored=run.rollout.stored
     )
-    [student] = collect(policy, run, [task], folder, display, falls_back=falls_back)
+    [student] = collect(policy, run, [task], folder, display)
     answered = contexts if answers else _gap_contexts(student, contexts)
     taught = teacher_answers(student, answered, folder / "answers", display)
     report = advice_report(student, score(student, contexts, display), taught)

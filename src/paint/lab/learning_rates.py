@@ -185,7 +185,7 @@ def _hold_out(
 ) -> tuple[DataConfig, list[Problem]]:
     """Write the rows to train on, and return their settings and the problems that are held out."""
     data, seed = run.config.data, run.config.train.seed
-    policy, run, _ = load_student(run, folder / "before", display)
+    policy, run = load_student(run, folder / "before", display)
     candidates = read_problems(data, needs=run.needed_fields)
     problems = filter_problems(policy, run, candidates, display)
     paths: list[str] = []
