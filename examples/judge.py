@@ -78,9 +78,7 @@ async def grade(completion: str, row: Mapping[str, Any], options: JudgeOptions) 
     async with httpx2.AsyncClient(headers=headers, timeout=None, verify=CERTIFICATES) as client:
         response = await client.post(f"{options.url}/chat/completions", json=request)
     if not response.is_success:  # raise_for_status names the address, which may hold a key
-        said = f"HTTP {response.status_code} {response.reason_phrase}"
-        # With the response, whose Retry-After is waited for.
-        raise httpx2.HTTPStatusError(said, request=response.request, response=response)
+        raise RuntimeError(f"HTTP {response.status_code} {response.reason_phrase}")
     body = response.json()
     rating = json.loads(body["choices"][0]["message"]["content"])
     score, remark = rating["score"], rating["remark"] or ""

@@ -129,8 +129,8 @@ def test_resolve_engine_ranks_and_full_weights_generate_themselves() -> None:
     ranks = replace(GPU, ranks=8)
     assert resolve_engine(check_training(configured(**LONG)), ranks).rollout.engine == "local"
     config, long = configured(**LONG), RolloutConfig(**LONG)
-    assert resolve_evaluation(long, GPU, config.model).rollout.engine == "vllm"
-    assert resolve_evaluation(RolloutConfig(), GPU, config.model).rollout.engine == "local"
+    assert resolve_evaluation(long, GPU, config.model)[0].engine == "vllm"
+    assert resolve_evaluation(RolloutConfig(), GPU, config.model)[0].engine == "local"
 
 
 def test_resolve_engine_full_weights_are_sampled_locally_and_else_refused(found: Any) -> None:
@@ -142,7 +142,7 @@ def test_resolve_engine_full_weights_are_sampled_locally_and_else_refused(found:
     served = config.changed("rollout", engine="vllm")
     with pytest.raises(ConfigError, match=f'"local", got "vllm" .{setting}'):
         check_training(served)
-    assert resolve_evaluation(config.rollout, machine, config.model).rollout.engine == "local"
+    assert resolve_evaluation(config.rollout, machine, config.model)[0].engine == "local"
     with pytest.raises(ConfigError, match=f'"local", got "vllm" .{setting}.*--merged'):
         resolve_evaluation(served.rollout, machine, config.model)
 
@@ -172,14 +172,6 @@ def test_resolve_warns_of_settings_that_are_rarely_meant() -> None:
     assert "off-policy: forward KL tolerates" in lines
     kept = config.changed("teacher", every=99)
     assert "never changes" not in " ".join(resolve(check_training(kept), NO_GPU).warnings)
-
-
-def test_resolve_engine_falls_back_only_from_servers_that_nobody_named() -> None:
-    assert resolve_engine(check_training(configured(**LONG)), GPU).falls_back
-    assert not resolve_engine(check_training(configured(engine="vllm", **LONG)), GPU).falls_back
-    urls = ("http://node1:8000",)
-    assert not resolve_engine(check_training(configured(urls=urls, **LONG)), GPU).falls_back
-    assert not resolve_engine(check_training(configured(**LONG)), replace(GPU, ranks=2)).falls_back
 
 
 @pytest.mark.parametrize(

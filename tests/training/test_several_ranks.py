@@ -143,8 +143,6 @@ def test_ranks_each_grades_its_own_completions(method: str, tmp_path: Path) -> N
     process = judged_by_ranks(tmp_path, method)
     output, _ = process.communicate(timeout=300)
     assert process.returncode == 0, output
-    [metrics] = read_metrics(tmp_path / "run")
-    assert metrics["grader_answers"] == 4
     reasons = [row["reason"] for row in stored(tmp_path / "run")]
     assert reasons[0] == reasons[1] != reasons[2] == reasons[3]
 

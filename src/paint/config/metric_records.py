@@ -149,10 +149,6 @@ METRICS = (
     Metric("sources/NAME/reward", of_run=True, charts=("source_reward",)),
     Metric("sources/NAME/kl", of_run=True, charts=("source_kl",)),
     Metric("sources/NAME/loss", of_run=True),
-    Metric("grader_answers", of_run=True),
-    Metric("grader_calls", of_run=True, line="{:.0f} calls of the grader"),
-    Metric("grader_failed_calls/KIND", of_run=True),
-    Metric("grader_seconds", of_run=True, line="which took {:.1f} s in all"),
     Metric(
         "completion_tokens",
         of_run=True,

@@ -491,8 +491,8 @@ class GradingConfig(Section):
     concurrency: int = setting(32, POSITIVE)
     """Calls of an async function at once, such as requests to a judge, by each rank (ours)."""
     timeout: float = setting(60.0, SECONDS)
-    """Seconds that a call of an async function may take, and for which it is repeated after a
-    failure that may pass: no connection, no answer, HTTP 408, 409, 425, 429 and from 500 (ours)."""
+    """Seconds that a call of an async function may take, and for which one that fails is repeated,
+    five times at most in all (ours)."""
     stop_on_failure: bool = True
     """Stop where all grades of a step or evaluation fail; else pass over such steps (ours)."""
     options: OptionTable = options_of("grader", code="paint.grading.unit_tests:CodeGrader")

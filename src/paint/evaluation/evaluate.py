@@ -103,14 +103,14 @@ def evaluate(
         for benchmark in benchmarks
     ]
 
-    resolved = resolve_evaluation(
+    rollout, notes = resolve_evaluation(
         evaluation.rollout,
         find_machine(),
         model,
         earlier=recorded_engines(place for place, _, _ in places),
     )
-    display.notes(resolved.notes)
-    evaluation = replace(evaluation, rollout=resolved.rollout)
+    display.notes(notes)
+    evaluation = replace(evaluation, rollout=rollout)
 
     # Before the model is loaded: what may take hours is confirmed first.
     missing = sum(count_missing(p, b.problems, evaluation.samples) for p, _, b in places)
@@ -130,7 +130,6 @@ def evaluate(
         tasks,
         folder,
         display,
-        falls_back=resolved.falls_back,
         conversation=evaluation.conversation,
     ) as stores:
         graded = grade_stores(evaluation, stores, places, display)

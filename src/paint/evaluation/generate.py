@@ -43,7 +43,7 @@ from paint.models.weights import (
     read_lora,
     weights_digest,
 )
-from paint.resolve.engines import LOCAL, engine_of
+from paint.resolve.engines import engine_of
 from paint.resolve.plan import SLOW, Machine, describe_slow, dtype_on
 from paint.resolve.structure import position_limit
 
@@ -164,7 +164,6 @@ def collect_samples(
     folder: Path,
     display: Display,
     *,
-    falls_back: bool = False,
     conversation: cfg.ConversationConfig = cfg.ONE_TURN,
 ) -> Iterator[list[Store]]:
     """Generate the missing samples of all tasks and yield their complete stores.
@@ -173,7 +172,6 @@ def collect_samples(
         policy: the base model, loaded from ``model``, and told of the tools of ``conversation``.
         tasks: those of one policy side by side, since its weights are loaded for each group.
         folder: for the engine's log and adapters.
-        falls_back: generate here if servers do not start, unless they have stored samples.
     """
     max_tokens = _most_tokens(policy, tasks, conversation)
     with wrap_errors(folder, StoreError, "choose another place (--output-dir)"):
@@ -188,8 +186,6 @@ def collect_samples(
         unfinished.sort(key=lambda row: row[0].trained is not None)
         if unfinished:
             problems = [problem for task in tasks for problem in task.problems]
-            # Samples of two engines do not mix in a store.
-            falls_back = falls_back and not any(store.written for store in stores)
             setup = EngineSetup(
                 policy,
                 model,
@@ -198,15 +194,11 @@ def collect_samples(
                 display,
                 max_tokens,
                 problems,
-                falls_back=falls_back,
             )
             with (
                 open_engine(setup) as engine,
                 open_conversations(policy, conversation, PROMPT_TOKENS) as conversations,
             ):
-                if setup.has_fallen_back(engine):
-                    for store in stores:
-                        store.record_engine(LOCAL)
                 # Weights are loaded once for all problem sets of a policy.
                 for trained, group in groupby(unfinished, key=lambda row: row[0].trained):
                     if trained is not None:

@@ -21,7 +21,6 @@ from paint.evaluation.defaults import grader_needs_answer
 from paint.evaluation.frame import to_terminal, write_report
 from paint.evaluation.metrics import GradedSamples
 from paint.evaluation.store import (
-    COST,
     PURPOSE,
     SampleKey,
     Store,
@@ -32,7 +31,6 @@ from paint.evaluation.store import (
 )
 from paint.evaluation.summary import SUMMARY, summary_report
 from paint.grading.contract import Grade, Grader, describe_failures, require_some_grade
-from paint.grading.cost import Cost
 from paint.grading.graders import code_digest, open_grader
 from paint.inference.rollout_grades import grade_rollouts, is_gradable, name_of_grader
 from strictgrade.text import normalize
@@ -82,12 +80,6 @@ def grade(
     if any("answer" in row for row in ordered):
         for row, vote in zip(ordered, cast_votes(ordered, k, grader), strict=True):
             row["vote"] = vote
-    cost = grader.take_cost()
-    if cost.describe():
-        display.note(f"{store.folder.name}: {cost.describe()}")
-    # Of all commands by which these grades were made.
-    total = (Cost.of(store.settings.get(COST, {})) if kept else Cost()) + cost
-    store.settings[COST] = total.metrics()
     store.write_grades(identity, ordered)
 
     failed = describe_failures(list(map(grade_of, ordered)), [p.name for p, _ in store.rows])
@@ -231,7 +223,6 @@ def graded_samples(store: Store) -> GradedSamples:
         metrics=metrics,
         reasons=Counter(row["reason"] for row in rows if not row.get("failed")),
         failures=sum(bool(row.get("failed")) for row in rows),
-        cost=Cost.of(store.settings.get(COST, {})),
     )
 
 

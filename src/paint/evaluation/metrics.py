@@ -8,7 +8,6 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from paint.evaluation.intervals import SHARE, Interval, bootstrap, mean_of_samples, with_value
-from paint.grading.cost import Cost
 
 
 @dataclass(frozen=True)
@@ -32,7 +31,6 @@ class GradedSamples:
     metrics: Mapping[str, Float[np.ndarray, "p k"]] = field(default_factory=dict)  # of grades
     reasons: Mapping[str, int] = field(default_factory=dict)  # counts
     failures: int = 0  # samples on which the grader failed
-    cost: Cost = field(default_factory=Cost)  # of a grader that is a function
 
     @property
     def graded(self) -> Bool[np.ndarray, "p k"]:

@@ -29,11 +29,9 @@ from paint.core.workspace import SETTINGS, Workspace, refuse_differences
 from paint.data.problems import Problem, from_row, to_row
 from paint.inference.rollouts import Rollout, read_rollout, rollout_row
 
-COST = "grading_cost"  # in settings.json: what the grades took, as metrics
-
 PURPOSE = "purpose"  # in settings.json: what the samples are for, if not for an evaluation
 
-CHANGEABLE_SETTINGS = {"samples", "versions", "conventions", "grading", COST}
+CHANGEABLE_SETTINGS = {"samples", "versions", "conventions", "grading"}
 """Settings that may differ between two calls that fill one store."""
 
 COMPLETIONS = "completions.jsonl"
@@ -73,11 +71,6 @@ class Store:
         row = {"sample": sample.row, **rollout_row(sample)}
         evaluation_workspace(self.folder).append(row)
         self.written.add(sample.key)
-
-    def record_engine(self, engine: str) -> None:
-        """Record another engine, before the first sample. Raises StoreError if that fails."""
-        self.settings["engine"] = engine
-        evaluation_workspace(self.folder).begin(self.settings)
 
     def write_sums(self) -> None:
         """Write SHA256SUMS, unless a sample is missing. Raises StoreError if that fails."""

@@ -89,8 +89,6 @@ def summary_rows(graded: ByPolicy) -> list[Measurement]:
             rows += to_measurement(policy, name, "samples", part.correct.shape[1])
             if part.rewards is not None:
                 rows += to_measurement(policy, name, "grader_failures", part.failures)
-            for metric, value in part.cost.metrics().items():
-                rows += to_measurement(policy, name, metric, value)
             for reason, count in part.reasons.items():
                 rows += to_measurement(policy, name, "reason", count, group=reason)
         for name, metrics in compute_metrics(benchmarks, shared).items():

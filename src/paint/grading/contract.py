@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 from paint.core.errors import PaintError
-from paint.grading.cost import Cost
 from strictgrade.thoughts import ThoughtTags
 
 Gold = str | Sequence[str]  # a gold answer, or several of which each is right
@@ -150,10 +149,6 @@ class Grader(Protocol):
     def unreadable(self, gold: str) -> str:
         """Return why a gold answer cannot be read, so that other spellings are wrong; or ""."""
         return ""
-
-    def take_cost(self) -> Cost:
-        """Return what the calls since the last ``take_cost`` took; zero where none is made."""
-        return Cost()
 
     def warning(self) -> str:
         """Return what of it is likely wrong on this machine, in one line; "" for nothing."""

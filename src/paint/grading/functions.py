@@ -14,15 +14,15 @@ import asyncio
 import inspect
 import json
 import math
-import random
-import time
-from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
-from tenacity import AsyncRetrying, RetryCallState, wait_random_exponential
+from tenacity import (
+    AsyncRetrying,
+    stop_after_attempt,
+    stop_after_delay,
+    wait_random_exponential,
+)
 
 from paint.config.metric_records import record_of
 from paint.core.background import Background
@@ -30,8 +30,6 @@ from paint.core.credentials import hide_values, redact
 from paint.core.errors import format_short, replace_surrogates
 from paint.core.user_code import call_user_code, describe_error, user_code
 from paint.grading.contract import Grade, Grader, Item
-from paint.grading.cost import Cost
-from paint.grading.failures import failure_kind, may_pass, retry_after
 from paint.grading.processes import UNREADABLE, CallResult, Pool, to_plain
 from strictgrade.processes import REASON_CHARACTERS, Arguments
 
@@ -39,23 +37,21 @@ from strictgrade.processes import REASON_CHARACTERS, Arguments
 FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 10.0
 
-ATTEMPTS = 3
-"""Calls of a function that fails in a way of which it is not known whether it may pass."""
+ATTEMPTS = 5
+"""Most calls of a function that waits, for one result."""
 
 
 class AsyncCalls:
     """Calls of an async function in an event loop of this process, ``concurrency`` at once.
 
-    A call may take ``timeout`` seconds. One that fails is made again: for ``timeout`` seconds where
-    the failure may pass (no connection, no answer in time, HTTP 408, 409, 425, 429 and from 500
-    on), not at all after another refusal of the endpoint, and else ATTEMPTS times at most.
+    A call may take ``timeout`` seconds. One that fails is made again until ``timeout`` seconds have
+    passed since it was first made, ATTEMPTS times at most in all.
     """
 
     def __init__(self, function: Callable[..., Any], *, concurrency: int, timeout: float) -> None:
         self._function = function
         self._concurrency = concurrency
         self._timeout = timeout
-        self._silent_since: float | None = None  # time of the first failure after the last answer
         # One loop for all calls: the function's client may keep connections, which belong to it.
         self._background: Background | None = None
 
@@ -79,75 +75,27 @@ class AsyncCalls:
             async with slots:
                 return await self._call(arguments)
 
-        results = await asyncio.gather(*map(one, calls))
-        if not all(result.error for result in results):
-            self._silent_since = None
-        return results
+        return await asyncio.gather(*map(one, calls))
 
     async def _call(self, arguments: Arguments) -> CallResult:
-        failed = _Failures()
         retrying = AsyncRetrying(
-            stop=partial(self._gives_up, failed),
-            wait=_pause,
+            stop=stop_after_attempt(ATTEMPTS) | stop_after_delay(self._timeout),
+            wait=wait_random_exponential(FIRST_PAUSE_SECONDS, max=LONGEST_PAUSE_SECONDS),
             reraise=True,  # the function's own error, not tenacity's RetryError
         )
-        value: Any = None
-        error = ""
-        began = time.monotonic()
         try:
-            value = await retrying(call_user_code, self._called, arguments, seconds=self._timeout)
-            self._silent_since = None
+            value: Any = await retrying(
+                call_user_code, self._called, arguments, seconds=self._timeout
+            )
             # Through JSON, as from a process: all functions give the same types.
             with user_code():
-                value = json.loads(json.dumps(value, default=to_plain))
+                return CallResult(json.loads(json.dumps(value, default=to_plain)))
         except Exception as failure:
-            error = describe_error(failure)
-            asked = retry_after(failure)
-            if asked is not None and asked > self._timeout:
-                error += f"; it asks for {asked:g} s, over grading.timeout"
-        seconds = time.monotonic() - began
-        attempts = retrying.statistics["attempt_number"]
-        return CallResult(value, error, seconds, attempts, failed.kinds)
+            return CallResult(error=describe_error(failure))
 
     async def _called(self, arguments: Arguments) -> Any:
         # An object's async __call__ is no coroutine function; this is one.
         return await self._function(*arguments)
-
-    def _gives_up(self, failed: "_Failures", state: RetryCallState) -> bool:
-        now = time.monotonic()
-        failed.kinds.append(failure_kind(_error(state)))
-        failed.began = now if failed.began is None else failed.began
-        passes = may_pass(failed.kinds[-1])
-        if passes is None:
-            return [may_pass(kind) for kind in failed.kinds].count(None) >= ATTEMPTS
-        if not passes:
-            return True
-        if self._silent_since is None:
-            self._silent_since = now
-        # An endpoint that is down is waited for once, and not by each call in its turn.
-        began = min(failed.began, self._silent_since)
-        return now + state.upcoming_sleep - began > self._timeout
-
-
-@dataclass
-class _Failures:
-    kinds: list[str] = field(default_factory=list)
-    began: float | None = None  # time of the first
-
-
-def _pause(state: RetryCallState) -> float:
-    """Seconds before the next attempt: what the endpoint asks for, or a bound that doubles."""
-    asked = retry_after(_error(state))
-    if asked is None:
-        return wait_random_exponential(FIRST_PAUSE_SECONDS, max=LONGEST_PAUSE_SECONDS)(state)
-    return asked + random.uniform(0, FIRST_PAUSE_SECONDS)  # all calls were told the same
-
-
-def _error(state: RetryCallState) -> BaseException:
-    assert state.outcome
-    error = state.outcome.exception()
-    assert error
-    return error
 
 
 class FunctionGrader(Grader):
@@ -160,7 +108,6 @@ class FunctionGrader(Grader):
         self._caller = caller
         self._takes_batch = takes_batch
         self._name = name
-        self._cost = Cost()
 
     def grade(self, items: Sequence[Item]) -> list[Grade]:
         if not items:
@@ -169,17 +116,16 @@ class FunctionGrader(Grader):
             results = self._call_for_all(items)
         else:
             calls = [(item.text, dict(item.row)) for item in items]
-            results = self._counted(self._caller.call(calls))
+            results = self._caller.call(calls)
         grades: list[Grade] = []
         for item, result in zip(items, results, strict=True):
             grades.append(to_grade(result, f"{self._name}, row {item.row.get('id', '')}"))
-        self._cost += Cost(sum(not grade.failed for grade in grades))
         return grades
 
     def _call_for_all(self, items: Sequence[Item]) -> list[CallResult]:
         texts = [item.text for item in items]
         rows = [dict(item.row) for item in items]
-        [result] = self._counted(self._caller.call([(texts, rows)]))
+        [result] = self._caller.call([(texts, rows)])
         if not result.error:
             try:
                 return [CallResult(value) for value in read_batch(result.value, len(items))]
@@ -187,15 +133,6 @@ class FunctionGrader(Grader):
                 result = CallResult(error=f"{self._name}: returned {error}"[:REASON_CHARACTERS])
         # Its error is that of each.
         return [result] * len(items)
-
-    def _counted(self, results: list[CallResult]) -> list[CallResult]:
-        for r in results:
-            self._cost += Cost(calls=r.attempts, seconds=r.seconds, failed=Counter(r.failures))
-        return results
-
-    def take_cost(self) -> Cost:
-        cost, self._cost = self._cost, Cost()
-        return cost
 
     def close(self) -> None:
         self._caller.close()

@@ -22,7 +22,6 @@ from paint.core.extensions import (
 )
 from paint.core.storage import digest
 from paint.grading.contract import Grade, Grader, Item, RowCheck
-from paint.grading.cost import Cost
 from paint.grading.functions import AsyncCalls, FunctionGrader, is_async, reward_word, takes_batch
 from paint.grading.mathematics import MathGrader
 from paint.grading.processes import Pool
@@ -226,9 +225,6 @@ class WeightedGrader(Grader):
             faults, notes = ([c.fault for c in row if c.fault], [c.note for c in row if c.note])
             checks.append(RowCheck("; ".join(faults), "; ".join(notes)))
         return checks
-
-    def take_cost(self) -> Cost:
-        return sum((grader.take_cost() for grader in self._graders.values()), Cost())
 
     def close(self) -> None:
         for grader in self._graders.values():

@@ -1,7 +1,7 @@
 """Calls of a user's function, each in a separate process (strictgrade.processes).
 
 What is PAINT's own of such a call: functions of notebooks, their options, whether a file that
-names them is trusted, values of arrays, and why a call failed.
+names them is trusted, and values of arrays.
 """
 
 import base64
@@ -20,7 +20,6 @@ from paint.core.errors import PaintError
 from paint.core.extensions import NO_OPTIONS, bind_options, is_importable, load_object
 from paint.core.trust import begin_call, vouch_for
 from paint.core.user_code import describe_error, user_code
-from paint.grading.failures import failure_kind
 from strictgrade import processes
 from strictgrade.processes import Arguments, ProcessError
 
@@ -34,9 +33,6 @@ class CallResult:
 
     value: Any = None
     error: str = ""
-    seconds: float = 0.0  # wall time, of all attempts
-    attempts: int = 1
-    failures: Sequence[str] = ()  # the kind of each attempt that failed
 
 
 class Pool:
@@ -76,10 +72,9 @@ class Pool:
         results = []
         for returned in found:
             if returned.error:  # the call was ended
-                result = CallResult(error=returned.error, failures=[returned.error])
+                results.append(CallResult(error=returned.error))
             else:
-                result = CallResult(**returned.value)
-            results.append(dataclasses.replace(result, seconds=returned.seconds))
+                results.append(CallResult(**returned.value))
         return results
 
     def close(self) -> None:
@@ -104,7 +99,7 @@ def open_function(name: str, table: Mapping[str, Any]) -> Callable[..., dict[str
             with user_code():
                 return {"value": json.loads(json.dumps(function(*arguments), default=to_plain))}
         except (Exception, KeyboardInterrupt) as error:  # Ctrl-C does not reach this process
-            return {"error": describe_error(error), "failures": [failure_kind(error)]}
+            return {"error": describe_error(error)}
 
     return call
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from paint.config import schema as cfg
-from paint.core.device import own_device
 from paint.core.display import Display
 from paint.core.distributed import run_on_rank0
 from paint.core.errors import PaintError
@@ -23,14 +22,13 @@ from paint.inference.engine import (
     PendingCompletions,
     Prompts,
     Sampling,
-    ServerStartError,
     completion_fault,
     sampling_from,
 )
 from paint.inference.rank0 import Rank0Engine
-from paint.models.policy import Policy, move_policy
+from paint.models.policy import Policy
 from paint.models.sharding import is_sharded
-from paint.resolve.engines import LOCAL, EngineType, engine_of, engine_options, engine_type
+from paint.resolve.engines import EngineType, engine_of, engine_options
 from paint.resolve.plan import ServerFlags
 
 SYNC_CHECK_TOKENS = 64
@@ -48,16 +46,11 @@ class EngineSetup:
     max_tokens: int  # maximum length of prompt and completion together
     problems: Sequence[Problem]  # those to sample; the adapter sync check takes the first
     server_flags: ServerFlags | None = None  # of an own server that shares the GPU
-    falls_back: bool = False  # in one process: generate here if the own server does not start
 
     @property
     def options(self) -> Any:
         """The options that the engine's class declares, made of ``rollout.options``."""
         return engine_options(self.rollout)
-
-    def has_fallen_back(self, engine: Engine) -> bool:
-        """Return whether this engine took the place of servers that did not start."""
-        return engine_of(self.rollout).is_remote and not engine.is_remote
 
 
 class CheckedEngine(Engine):
@@ -168,22 +161,7 @@ def open_engine(setup: EngineSetup) -> Iterator[Engine]:
             stack.callback(engine.close)
             engine.connect()
 
-        fault = ""
-        try:
-            run_on_rank0(start)
-        except ServerStartError as error:
-            if not setup.falls_back:
-                raise
-            fault = str(error)
-        if fault:
-            stack.close()
-            setup.display.warn(f"engine: {LOCAL} continues, since {fault}")
-            # An evaluation's policy is on the CPU, since its GPU was for the server.
-            if policy.device.type != own_device().type:
-                move_policy(policy, own_device())
-            yield _built(setup, engine_type(LOCAL), LOCAL)
-            return
-
+        run_on_rank0(start)
         of_ranks = partial(Rank0Engine, engine, frees_memory=rollout.colocate)
         if is_sharded(policy.base):  # no rank can score alone
             _check_sync(setup, of_ranks(same_rows=True))

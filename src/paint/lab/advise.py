@@ -54,7 +54,6 @@ from paint.evaluation.frame import (
 from paint.evaluation.generate import base_as_rank1_adapter, with_date
 from paint.evaluation.intervals import SHARE, Interval, with_value
 from paint.evaluation.metrics import GradedSamples
-from paint.grading.cost import Cost
 from paint.lab.answers import (
     UNBOUNDED,
     mean,
@@ -143,7 +142,7 @@ def advise(
     # The student is the base with an adapter, whatever the recipe trains.
     model = with_date(base_as_rank1_adapter(config.model), folder)
     run = replace(run, config=replace(config, model=model))
-    policy, run, falls_back = load_student(run, folder, display)
+    policy, run = load_student(run, folder, display)
     candidates = read_problems(config.data, needs=needs)
     trained_on = filter_problems(policy, run, candidates, display)
     chosen = first_problems(trained_on, config.data, problems, config.train.seed)
@@ -159,7 +158,7 @@ def advise(
     task = student_task(
         policy, run, chosen, samples, folder, problems_digest=digest, stored=run.rollout.stored
     )
-    [student] = collect(policy, run, [task], folder, display, falls_back=falls_back)
+    [student] = collect(policy, run, [task], folder, display)
     answered = contexts if answers else _gap_contexts(student, contexts)
     taught = teacher_answers(student, answered, folder / "answers", display)
     report = advice_report(student, score(student, contexts, display), taught)
@@ -169,9 +168,6 @@ def advise(
             "in single turns, unlike conversations"
         )
     publish_report(report, folder, display)
-    cost = sum((graded.cost for graded in taught.values()), student.graded.cost)
-    if cost != Cost():
-        display.note(f"all rollouts and answers: {cost.describe()}")
     return report
 
 

@@ -78,26 +78,23 @@ class GradedRollouts:
         return [write(row, self.attempts[row.row], 0) for row in rows]
 
 
-def load_student(run: Resolved, folder: Path, display: Display) -> tuple[Policy, Resolved, bool]:
+def load_student(run: Resolved, folder: Path, display: Display) -> tuple[Policy, Resolved]:
     """Load the base policy that samples for a folder.
 
-    Returns also the run with the engine of the folder's rollouts, or else of new ones, and whether
-    the local engine takes its place if servers do not start.
+    Returns also the run with the engine of the folder's rollouts, or else of new ones.
     """
-    falls_back = False
     if not run.engine.is_stored:
         earlier = recorded_engines([folder / STUDENT])
         model = run.config.model
-        resolved = resolve_evaluation(run.rollout, find_machine(), model, earlier=earlier)
-        display.notes(resolved.notes)
-        run = run.changed("rollout", engine=resolved.rollout.engine)
-        falls_back = resolved.falls_back
+        rollout, notes = resolve_evaluation(run.rollout, find_machine(), model, earlier=earlier)
+        display.notes(notes)
+        run = run.changed("rollout", engine=rollout.engine)
     config = run.config
     with display.working("loading the model"):
         policy = load_eval_policy(
             config.model, run.rollout, prompts=config.prompts, conversation=config.conversation
         )
-    return policy, run, falls_back
+    return policy, run
 
 
 def student_task(
@@ -128,8 +125,6 @@ def collect(
     tasks: Sequence[EvalTask],
     folder: Path,
     display: Display,
-    *,
-    falls_back: bool = False,
 ) -> list[GradedRollouts]:
     """Generate the missing rollouts of some tasks, grade all, and return those of each task.
 
@@ -146,11 +141,8 @@ def collect(
         tasks,
         folder,
         display,
-        falls_back=falls_back,
         conversation=conversation,
     ) as stores:
-        # Local, if servers did not start.
-        run = run.changed("rollout", engine=min(recorded_engines(task.folder for task in tasks)))
         with open_grader(grading) as grader:
             graded = [grade(store, grader, grading, display) for store in stores]
         for task, store, grades in zip(tasks, stores, graded, strict=True):
@@ -202,11 +194,11 @@ def sample_student(
     checkpoint: Path | None = None,
 ) -> GradedRollouts:
     """Load the policy, of a checkpoint or the base, and collect its rollouts of these problems."""
-    policy, run, falls_back = load_student(run, folder, display)
+    policy, run = load_student(run, folder, display)
     task = student_task(policy, run, problems, samples, folder)
     if checkpoint:
         task = replace(task, trained=trained_in(checkpoint, run.config.model.train_mode))
-    [student] = collect(policy, run, [task], folder, display, falls_back=falls_back)
+    [student] = collect(policy, run, [task], folder, display)
     if task.trained:  # also where no rollout was missing
         load_trained(policy, task.trained)
     return student

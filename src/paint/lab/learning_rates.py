@@ -44,7 +44,6 @@ from paint.evaluation.frame import (
 from paint.evaluation.generate import with_date
 from paint.evaluation.intervals import Interval, bootstrap
 from paint.evaluation.metrics import GradedSamples
-from paint.grading.cost import Cost
 from paint.inference.adapter_sync_check import LogprobMismatchError
 from paint.lab.answers import (
     hold_out,
@@ -168,9 +167,6 @@ def advise_rates(
     trials = [RateTrial(BEFORE, kl=kl_by_problem(student, display), graded=student.graded)]
     for rate, short in runs.items():
         trials.append(try_rate(short, rate, held_out, samples, folder / short.name, display))
-    cost = sum((trial.graded.cost for trial in trials if trial.graded), Cost())
-    if cost != Cost():
-        display.note(f"all answers: {cost.describe()}")
     report = rates_report(trials, steps, recipe)
     publish_report(report, folder, display)
     return report
@@ -189,7 +185,7 @@ def _hold_out(
 ) -> tuple[DataConfig, list[Problem]]:
     """Write the rows to train on, and return their settings and the problems that are held out."""
     data, seed = run.config.data, run.config.train.seed
-    policy, run, _ = load_student(run, folder / "before", display)
+    policy, run = load_student(run, folder / "before", display)
     candidates = read_problems(data, needs=run.needed_fields)
     problems = filter_problems(policy, run, candidates, display)
     paths: list[str] = []

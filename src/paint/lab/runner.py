@@ -202,13 +202,13 @@ def _prepare(
 ) -> EvalProtocol:
     """Make the folder, and return the evaluation with the engine that it has on this machine."""
     models = [run.config.model for run in runs]
-    resolved = resolve_evaluation(protocol.rollout, find_machine(), *models)
-    display.notes(resolved.notes)
+    rollout, notes = resolve_evaluation(protocol.rollout, find_machine(), *models)
+    display.notes(notes)
     with closing(open_grader(runs[0].config.grading)) as grader:
         announce_benchmark(grader, protocol.benchmark, display)
     with wrap_errors(folder, RunError, "choose another place (--output-dir)"):
         folder.mkdir(parents=True, exist_ok=True)
-    return replace(protocol, rollout=resolved.rollout)
+    return replace(protocol, rollout=rollout)
 
 
 def _announce(

@@ -495,12 +495,6 @@ def _use_kernels(base: PreTrainedModel, config: cfg.ModelConfig, device: torch.d
     return kernels
 
 
-def move_policy(policy: Policy, device: torch.device) -> None:
-    keep_compiled(device)
-    policy.model.to(device)  # without Liger's kernels, which replace layers before adapters do
-    fuse_norms(policy.base, device)
-
-
 def _load_base(
     config: cfg.ModelConfig, device: torch.device | str, *, is_shared: bool
 ) -> PreTrainedModel:

@@ -80,7 +80,6 @@ class Resolved:
     plan: Plan | None = None  # None until the machine is known, and for unknown models
     server_flags: ServerFlags | None = None  # of an own server that shares the trainer's GPU
     longest: LongestRows | None = None  # None where the rows were not measured
-    falls_back: bool = False  # the run generates itself if its own server does not start
     notes: tuple[str, ...] = ()  # lines that a run prints at its start
     warnings: tuple[str, ...] = ()  # those on what is likely wrong
 
@@ -185,15 +184,6 @@ class Resolved:
             if source.grade == "verdict" and self.needs_answer:
                 needed["answer"] = setting
         return needed
-
-
-@dataclass(frozen=True)
-class ResolvedRollout:
-    """The rollout section of an evaluation with its engine; its fields are those of Resolved."""
-
-    rollout: RolloutConfig
-    falls_back: bool = False
-    notes: tuple[str, ...] = ()
 
 
 def _check_engine(rollout: RolloutConfig, engine: EngineType) -> None:
@@ -565,7 +555,6 @@ def resolve_engine(run: Resolved, machine: Machine) -> Resolved:
     if not run.generates:
         return run
 
-    falls_back = _may_fall_back(run.rollout) and machine.ranks == 1
     engine, why = _choose(run.rollout, machine, run.config.model)
     chosen = run.changed("rollout", engine=engine)
     if _shares_gpu(chosen, machine):
@@ -578,7 +567,7 @@ def resolve_engine(run: Resolved, machine: Machine) -> Resolved:
         else:
             chosen = chosen.changed("rollout", colocate=True)
     notes = (f"engine: {chosen.rollout.engine}, {why}",) if is_auto else ()
-    return replace(chosen, falls_back=falls_back, notes=notes)
+    return replace(chosen, notes=notes)
 
 
 def enable_servers(run: Resolved) -> Resolved:
@@ -595,9 +584,10 @@ def resolve_evaluation(
     machine: Machine,
     *models: ModelConfig,
     earlier: Collection[str] = (),
-) -> ResolvedRollout:
+) -> tuple[RolloutConfig, list[str]]:
     """Choose the engine of an evaluation or advice, for what is trained of these models.
 
+    Returns the section rollout with it, and what is to be said of it.
     ``auto`` is the engine of ``earlier`` calls that stored samples in the same place.
     """
     if check_engine(rollout).is_stored:
@@ -613,13 +603,11 @@ def resolve_evaluation(
             f"--merged` writes a complete model, which servers take)"
         )
     if rollout.engine != AUTO:
-        return ResolvedRollout(rollout)
+        return rollout, []
     if earlier:
         # The stored samples name their engine, and the call goes on with it.
         engine, why = min(earlier), "as in an earlier call"
-    falls_back = _may_fall_back(rollout)
-    rollout = replace(rollout, engine=engine)
-    return ResolvedRollout(rollout, falls_back, (f"engine: {engine}, {why}",))
+    return replace(rollout, engine=engine), [f"engine: {engine}, {why}"]
 
 
 def _choose(rollout: RolloutConfig, machine: Machine, *models: ModelConfig) -> tuple[str, str]:
@@ -643,11 +631,6 @@ def _choose(rollout: RolloutConfig, machine: Machine, *models: ModelConfig) -> t
     if shutil.which(command[0]) is None:
         return LOCAL, f"since `{command[0]}` is not on the PATH; {INSTALL}; {SLOWER}"
     return VLLM, f"since completions are long, and `{shlex.join(command)}` can be started"
-
-
-def _may_fall_back(rollout: RolloutConfig) -> bool:
-    """Whether local takes the place of servers that do not start: where nobody named them."""
-    return rollout.engine == AUTO and not (rollout.urls or rollout.server_gpus)
 
 
 def _shares_gpu(run: Resolved, machine: Machine) -> bool:

@@ -20,14 +20,13 @@ from paint.config.run_folder import (
 )
 from paint.config.schema import TrainConfig
 from paint.core.display import LOGGER, Clock, Display, differing_lines
-from paint.core.distributed import all_gather_objects, any_rank_signal, gather_on_rank0
+from paint.core.distributed import any_rank_signal, gather_on_rank0
 from paint.core.errors import ConfigError, Interrupted, NonFiniteError
 from paint.core.extensions import extension_errors
 from paint.evaluation.change import describe_change, graded_validation
 from paint.evaluation.grade import summarise
 from paint.evaluation.validation import Validation, validate
 from paint.grading.contract import describe_failures
-from paint.grading.cost import Cost
 from paint.inference.rollouts import Rollout
 from paint.models.policy import Policy
 from paint.resolve.optimizer import learning_rate
@@ -121,7 +120,7 @@ def _take_step(
         scored = sorted([*scored, *left_out], key=lambda s: s.row)
         if setup.accelerator.is_main_process:
             require_step(setup.config, scored, float(gradient_norm))
-    further = {"gradient_norm": float(gradient_norm), **of_solutions, **grading_cost(setup)}
+    further = {"gradient_norm": float(gradient_norm), **of_solutions}
     if setup.drift is not None:
         with clock("drift"):  # on all ranks, which may share layers
             further["drift"] = setup.drift.measure()
@@ -154,12 +153,6 @@ def _raise_if_stopped(signal_number: int, folder: Path) -> None:
             f"resume with `paint resume {folder}`",
             signal_number,
         )
-
-
-def grading_cost(setup: Setup) -> dict[str, float]:
-    """Return what a custom grader's calls took in a step, over all ranks; {} without calls."""
-    cost = sum(all_gather_objects([setup.grader.take_cost()]), Cost())
-    return cost.metrics()
 
 
 def log_step(
@@ -300,10 +293,6 @@ def print_end(folder: Path, done: int, seconds: float, display: Display) -> None
     steps = read_metrics(folder)
     display.note(run_log.describe_phases(steps[done:], seconds))
     validated = graded_validation(folder, display)
-    # Of the complete run, what was done before it was resumed included.
-    costs = [*map(Cost.of, steps), *(graded.cost for graded in validated.values())]
-    if cost := sum(costs, Cost()).describe():
-        display.note(f"all steps and validations: {cost}")
     done_at = f"done: {latest_checkpoint(folder) or folder}"
     display.notes([describe_change(validated, steps), done_at])
     display.warnings([describe_end(steps)])

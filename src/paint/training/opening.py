@@ -31,9 +31,7 @@ from paint.models.policy import Policy
 from paint.models.weights import model_digests
 from paint.resolve.algorithm import Algorithm, needs_of
 from paint.resolve.check import Resolved
-from paint.resolve.engines import LOCAL
 from paint.resolve.plan import Machine
-from paint.training import run_log
 from paint.training.prompt_filter import describe_missing_answers, warn_template_mismatch
 
 
@@ -144,11 +142,10 @@ def open_trackers(config: Config, folder: Path, accelerator: Accelerator) -> Non
 @contextmanager
 def open_run_engine(
     run: Resolved, policy: Policy, problems: Sequence[Problem], folder: Path, display: Display
-) -> Iterator[tuple[Engine, Resolved]]:
-    """Open the engine; yields it and the run, which reports it if it generates itself after all."""
+) -> Iterator[Engine]:
     config = run.config
     if not run.generates:  # SFT without validation samples nothing, and starts no server
-        yield LocalEngine(policy, batch_size=1), run
+        yield LocalEngine(policy, batch_size=1)
         return
     setup = EngineSetup(
         policy,
@@ -159,10 +156,6 @@ def open_run_engine(
         max_tokens=training_tokens(config),
         problems=drawn_problems(config, problems),
         server_flags=run.server_flags,
-        falls_back=run.falls_back,
     )
     with open_engine(setup) as engine:
-        if setup.has_fallen_back(engine):
-            run = run.changed("rollout", engine=LOCAL, colocate=False)
-            run_log.replace_config(folder, run.config)
-        yield engine, run
+        yield engine

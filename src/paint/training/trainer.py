@@ -155,7 +155,7 @@ def _read_data(run: Resolved, rows: ValidRows | None, site: _Site) -> _Data:
 class _Model(NamedTuple):
     """The policy with what stands beside it, and the problems that fit its prompts."""
 
-    run: Resolved  # as run.json has it, but for an engine that takes the place of servers
+    run: Resolved  # as run.json has it
     policy: Policy
     teacher: Teacher
     problems: Sequence[Problem]
@@ -220,9 +220,9 @@ def _open_setup(
         display.note(f"resuming after step {done} of {folder}")
     open_trackers(run.config, folder, site.accelerator)
     opened = open_run_engine(run, policy, model.problems, folder, display)
-    engine, final = site.stack.enter_context(opened)
+    engine = site.stack.enter_context(opened)
     setup = Setup(
-        final,
+        run,
         policy,
         model.teacher,
         model.problems,
@@ -231,8 +231,8 @@ def _open_setup(
         site.accelerator,
         model.grader,
         conversations=model.conversations,
-        callbacks=[Health(final.config, read_history(folder, done), display.warn), *callbacks],
-        drift=open_drift(final.config, policy, model.teacher),
+        callbacks=[Health(run.config, read_history(folder, done), display.warn), *callbacks],
+        drift=open_drift(run.config, policy, model.teacher),
         context_file=data.contexts.file_content,
     )
     if last and setup.off_policy_rollouts:

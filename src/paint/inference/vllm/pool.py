@@ -156,7 +156,7 @@ class VllmEngine(RemoteEngine):
             if process is not None and process.dead:
                 raise ServerStartError(
                     f"the vLLM server ended before it was ready, with status "
-                    f"{process.status}{_log_of(server)}"
+                    f"{process.status}; rollout.engine local needs none{_log_of(server)}"
                 )
             if now - start > patience:
                 waited = f"within {patience:.0f} s (rollout.server_timeout)"
