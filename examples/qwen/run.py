@@ -644,7 +644,6 @@ def transfer(benchmark: str, grader: str, seed: int, options: Options) -> None:
             "batch_size": 256,
         },
         output_dir=options.folder / "transfer" / f"seed-{seed}" / benchmark,
-        confirm=True,
     )
 
 

@@ -222,7 +222,6 @@ def answered(options: Options, target: str, questions: Path, folder: Path) -> pd
         output_dir=str(folder),
         grading={"grader": options.grader},
         rollout=rollout,
-        confirm=True,
     )
     return evaluation.samples.sort_values("problem_id").reset_index(drop=True)
 

@@ -7,7 +7,6 @@ import pytest
 from paint.cli import main
 from paint.config.run_folder import read_run
 from paint.config.schema import EvaluationConfig
-from paint.evaluation import evaluate as evaluation_run
 from paint.evaluation.defaults import evaluation_of, protocol_of
 from runs import changed, parse
 
@@ -37,22 +36,15 @@ def test_eval_of_run_takes_its_defaults_and_flags_override_them(run: Path) -> No
     assert (demo.benchmarks, demo.rollout.max_new_tokens) == (("demo",), 96)
 
 
-def test_eval_asks_before_long_evaluations(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_eval_says_how_many_answers_are_missing(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(evaluation_run, "LONG", 0.0)
-    for stream in ("stdin", "stdout"):
-        monkeypatch.setattr(f"sys.{stream}.isatty", lambda: True, raising=False)
-    monkeypatch.setattr("builtins.input", lambda question: "n")
     line = ["eval", str(run / "checkpoints/step-000003"), "--output-dir", str(tmp_path)]
-    assert main(line) == 2
-    assert "nothing was generated" in capsys.readouterr().err
-    assert not list(tmp_path.rglob("completions.jsonl"))
-    assert main([*line, "--yes", "--samples", "1"]) == 0
+    assert main([*line, "--samples", "1"]) == 0
     said = capsys.readouterr().out
     assert "to generate: 8 answers to " in said
-    assert ", of at most 60 tokens, without thinking; at most " in said
+    assert ", of at most 60 tokens" in said
     assert main([*line, "--samples", "1", "--limit", "2"]) == 0  # all of these are stored
     assert "to generate" not in capsys.readouterr().out
-    assert main([*line, "--yes", "--samples", "2", "--limit", "2"]) == 0
+    assert main([*line, "--samples", "2", "--limit", "2"]) == 0
     assert "to generate: 4 answers to " in capsys.readouterr().out

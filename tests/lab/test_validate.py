@@ -102,7 +102,7 @@ def test_check_file_of_many_rows_samples_lengths_and_finds_every_long_row(
     path = write(tmp_path, *rows)
     exact = check_of(path, max_prompt_tokens=220)
     assert [number for number, _ in exact.too_long] == [8, 23]
-    assert (exact.measured, exact.without_anchors) == (40, 1)
+    assert exact.measured == 40
     assert "at equal distances" not in shown(exact)
 
     monkeypatch.setattr(lengths, "MANY", 39)
@@ -112,13 +112,12 @@ def test_check_file_of_many_rows_samples_lengths_and_finds_every_long_row(
     check = check_of(path, max_prompt_tokens=220)
     assert check.too_long == exact.too_long
     assert check.measured == 8  # rows 1, 6, 11, ...
-    assert check.without_anchors == 0
     for name, quantiles in exact.lengths.items():
         assert check.lengths[name].longest == quantiles.longest, name
     assert "are those of 8 of 40 rows, at equal distances" in shown(check)
 
 
-def test_check_file_counts_solutions_without_answer_or_anchors(tmp_path: Path) -> None:
+def test_check_file_counts_solutions_by_their_verdicts(tmp_path: Path) -> None:
     path = write(
         tmp_path,
         row(0),
@@ -129,7 +128,6 @@ def test_check_file_counts_solutions_without_answer_or_anchors(tmp_path: Path) -
     )
     check = check_of(path)
     assert check.boxed == {"right": 3, "wrong": 1, "no box": 1}
-    assert check.without_anchors == 1
 
 
 def test_check_file_lists_gold_warnings(tmp_path: Path) -> None:

@@ -164,15 +164,3 @@ def test_work_copies_given_results_and_slips_in_others() -> None:
     assert set(slips) == {0, *(slip % 100 for slip in SLIPS)}
     assert slips[0] / steps == pytest.approx(0.5, abs=0.06)
     assert chain.work(RULES) == chain.work(RULES, 0.5)  # no source of errors, no errors
-
-
-def test_reference_states_each_rule_once_where_its_word_is_first_used() -> None:
-    for chain in CHAINS:
-        reference = chain.reference(RULES)
-        operands = re.findall(r"(?:[+-]|\\times )(\w+)", chain.problem)
-        words = [operand for operand in operands if operand.isalpha()]
-        assert re.findall(r"A ([a-z]+) is", reference) == list(dict.fromkeys(words))
-        for word in words:
-            before, after = reference.split(f"A {word} is ${RULES[word]}$.")
-            assert before.count("equiv") == operands.index(word)
-            assert re.match(rf"\s\$\d+[+-]{RULES[word]} ", after)

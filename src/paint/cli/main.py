@@ -21,12 +21,11 @@ from paint.cli.help import print_commands
 from paint.commands import load_commands
 from paint.config.recipe import shipped_recipes
 from paint.core.credentials import redact
-from paint.core.display import LOGGER, agrees, shown_on_terminal
+from paint.core.display import LOGGER, shown_on_terminal
 from paint.core.entry_points import run_as_process
 from paint.core.errors import (
     ConfigError,
     Interrupted,
-    NotConfirmed,
     PaintError,
     PeerExit,
     did_you_mean,
@@ -127,13 +126,7 @@ def _run(line: Sequence[str]) -> int:
     parsed = parser.read_line(command, line)
     if parsed.parameters.get(parser.VERBOSE):
         LOGGER.setLevel(logging.DEBUG)  # shown_on_terminal sets it back
-    try:
-        result = _call(parsed)
-    except NotConfirmed as asked:
-        print(sanitize_for_terminal(str(asked)))
-        if not agrees():
-            raise
-        result = _call(parsed, confirm=True)
+    result = _call(parsed)
     if command.report is not None:
         from paint.core.display import Terminal
 
@@ -144,10 +137,10 @@ def _run(line: Sequence[str]) -> int:
     return 0 if command.status is None else command.status(result)
 
 
-def _call(parsed: parser.Line, **further: Any) -> Any:
+def _call(parsed: parser.Line) -> Any:
     """Call the command; raise PaintError where code from outside of paint called sys.exit."""
     try:
-        return parsed.call(**further)
+        return parsed.call()
     except SystemExit as ended:
         # No command does. The status, often 0, would pass for that of a command that has ended.
         last = traceback.extract_tb(ended.__traceback__)[-1]

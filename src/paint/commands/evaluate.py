@@ -43,7 +43,6 @@ def evaluate(
     targets: Run | str | Path | Sequence[Run | str | Path],
     *,
     benchmarks: Any = None,
-    confirm: arguments.Confirm = False,
     gpus: arguments.Gpus = 0,
     trust: arguments.Trust = False,
     **settings: Annotated[Any, arguments.SettingsOf(EvaluationConfig)],
@@ -62,8 +61,6 @@ def evaluate(
             hub name); or several. On the command line they stand before the flags.
         benchmarks: Problem sets (a name, a file, or rows with problem and answer), or several names
             and files.
-        confirm: Start what may take more than an hour. Otherwise a terminal asks, and in Python
-            NotConfirmed is raised.
         settings: Settings of an evaluation, such as ``samples=4``; ``rollout`` and ``grading`` are
             sections, in which ``grader`` may be a function.
     """
@@ -86,13 +83,13 @@ def evaluate(
     from paint.evaluation.evaluate import resolve_targets
 
     if not gpus:
-        return Evaluation(evaluate_targets(evaluation, paths, confirm=confirm))
+        return Evaluation(evaluate_targets(evaluation, paths))
     # Only the division of GPUs needs the model: how many of them a server takes.
     model = resolve_targets(evaluation, paths)[0]
     sampled = check_config(Config(model, rollout=evaluation.rollout))
     with on_gpus(gpus, sampled, ranks=0) as placed:
         evaluation = replace(evaluation, rollout=placed.rollout)
-        return Evaluation(evaluate_targets(evaluation, paths, confirm=confirm))
+        return Evaluation(evaluate_targets(evaluation, paths))
 
 
 def _require_targets(paths: Sequence[str]) -> None:

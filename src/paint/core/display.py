@@ -125,11 +125,11 @@ def progress_lines() -> Iterator[None]:
         _lines = None
 
 
-def agrees(*, unasked: bool = True) -> bool:
-    """Ask on the terminal of a command whether to go on; ``unasked`` where nobody can answer."""
+def agrees() -> bool:
+    """Ask on the terminal of a command whether to go on; True where nobody can answer."""
     streams = sys.stdin, sys.stdout
     if _terminal_handler() is None or not all(stream and stream.isatty() for stream in streams):
-        return unasked
+        return True
     return input("Go on? [y/N] ").strip().lower() in ("y", "yes")
 
 

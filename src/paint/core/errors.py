@@ -33,10 +33,6 @@ class ConfigError(PaintError, ValueError):
     """A setting is unknown, missing, of the wrong type or out of range; the message names it."""
 
 
-class NotConfirmed(PaintError):
-    """Work that may take long was not confirmed; nothing was done."""
-
-
 class NonFiniteError(PaintError):
     """The policy's numbers are no longer finite."""
 

@@ -10,7 +10,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from paint.config.run_folder import checkpoints, read_metrics, read_run, run_of
+from paint.config.run_folder import checkpoints, read_run, run_of
 from paint.config.schema import (
     PAPER_PROMPTS,
     Config,
@@ -21,9 +21,8 @@ from paint.config.schema import (
     PromptsConfig,
 )
 from paint.core.demo_files import NAME
-from paint.core.display import Display, format_duration
+from paint.core.display import Display
 from paint.core.distributed import require_one_process
-from paint.core.errors import NotConfirmed
 from paint.core.storage import verify_export
 from paint.data.benchmarks import Benchmark, folder_name, load_benchmark, require_distinct
 from paint.data.problems import DataError, Problem
@@ -62,9 +61,7 @@ from paint.resolve.check import resolve_evaluation
 
 ADAPTER_SHAPE = ["lora_rank", "lora_alpha", "lora_targets"]
 APART = "evaluate them in two calls, then compare with `paint grade`"
-RATE = "tokens_per_second_rollout"  # metric of a run
 RUNS = LogConfig().folder  # name of the folder that runs lie in
-LONG = 3600.0  # seconds from which an evaluation must be confirmed before it starts
 
 
 @dataclass(frozen=True)
@@ -77,17 +74,11 @@ class EvalTarget:
 Place = tuple[Path, EvalTarget, Benchmark]  # a store's folder, and who answers what in it
 
 
-def evaluate(
-    evaluation: EvaluationConfig,
-    targets: Sequence[str],
-    *,
-    confirm: bool = False,
-) -> Path:
+def evaluate(evaluation: EvaluationConfig, targets: Sequence[str]) -> Path:
     """Evaluate base and trained policies on all benchmarks, print the tables, return their folder.
 
     ``targets`` are runs (all their checkpoints), checkpoints, adapters, or a model; all with one
-    base model. Raises NotConfirmed, and generates nothing, if it may take more than an hour without
-    ``confirm``.
+    base model.
     """
     display = Display()
     require_one_process("paint eval")
@@ -112,10 +103,12 @@ def evaluate(
     display.notes(notes)
     evaluation = replace(evaluation, rollout=rollout)
 
-    # Before the model is loaded: what may take hours is confirmed first.
     missing = sum(count_missing(p, b.problems, evaluation.samples) for p, _, b in places)
     if missing:
-        note_cost(evaluation, run, missing, display, confirm=confirm)
+        display.note(
+            f"to generate: {missing:,} answers to {', '.join(evaluation.benchmarks)}, of at most "
+            f"{evaluation.rollout.max_new_tokens:,} tokens; thinking: {evaluation.thinking}"
+        )
     note_differences(evaluation, targets, display)
     model = with_date(model, folder)
     policy = open_policy(evaluation, model, policies[0].prompts, benchmarks, display)
@@ -218,34 +211,6 @@ def load_benchmarks(
             announce_benchmark(grader, benchmark, display)
             display.warnings([grader.warning()])
     return benchmarks
-
-
-def note_cost(
-    evaluation: EvaluationConfig, run: Path | None, missing: int, display: Display, *, confirm: bool
-) -> None:
-    """Note how many answers are missing, and how long they take at most at the run's last rate.
-
-    Raises NotConfirmed if that is more than an hour.
-    """
-    longest = evaluation.rollout.max_new_tokens
-    thinking = "with" if evaluation.thinking else "without"
-    line = (
-        f"to generate: {missing:,} answers to {', '.join(evaluation.benchmarks)}, of at most "
-        f"{longest:,} tokens, {thinking} thinking"
-    )
-    metrics = read_metrics(run) if run else []
-    if metrics and RATE in metrics[-1]:
-        rate = metrics[-1][RATE]
-        seconds = missing * longest / rate
-        line += f"; at most {format_duration(seconds)} at the run's {rate:,.0f} tokens/s"
-        # Of a model without a run nothing is known about its rate: it starts unasked.
-        if seconds > LONG and not confirm:
-            raise NotConfirmed(
-                f"{line}. That is more than an hour: confirm=True (--yes) starts it; nothing was "
-                f"generated. Fewer targets, samples, limit and rollout.max_new_tokens make it "
-                f"shorter, rollout.engine vllm faster"
-            )
-    display.note(line)
 
 
 def note_differences(

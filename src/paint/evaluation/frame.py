@@ -13,12 +13,11 @@ bound is None.
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table as RichTable
 
@@ -145,10 +144,6 @@ class Table:
     columns: list[str]
     rows: list[list[str]]
 
-    @property
-    def labels(self) -> int:
-        return sum(1 for column in self.columns if not column)
-
 
 @dataclass(frozen=True)
 class Chart:
@@ -203,45 +198,14 @@ def table_of(
 
 
 def to_terminal(tables: Sequence[Table], console: Console) -> None:
-    """Print tables; one that is too wide is split by columns, and its parts are numbered."""
+    """Print tables; cells of one that is too wide are folded."""
     for table in tables:
-        for part in split_table(table, console.width):
-            rich_table = RichTable(title=part.title, title_justify="left")
-            for column in part.columns:
-                rich_table.add_column(
-                    column, justify="right" if column else "left", overflow="fold"
-                )
-            for row in part.rows:
-                rich_table.add_row(*row)
-            console.print(rich_table)
-
-
-def split_table(table: Table, width: int) -> list[Table]:
-    """Return the parts of a table, each with the labels and at most so many characters wide."""
-    sizes = []
-    for i, column in enumerate(table.columns):
-        cells = [column, *(row[i] for row in table.rows)]
-        # Width on a terminal, not characters: a Chinese one takes two places.
-        sizes.append(3 + max(cell_len(cell) for cell in cells))  # a border and two spaces
-    labels = range(table.labels)
-    room = width - 1 - sum(sizes[i] for i in labels)
-    parts: list[list[int]] = [[]]
-    for i in range(table.labels, len(table.columns)):
-        used = sum(sizes[j] for j in parts[-1])
-        if parts[-1] and used + sizes[i] > room:
-            parts.append([])
-        parts[-1].append(i)
-    if len(parts) == 1:
-        return [table]
-    made = []
-    for number, part in enumerate(parts, start=1):
-        chosen = [*labels, *part]
-        rows = [[row[i] for i in chosen] for row in table.rows]
-        title = f"{table.title} (columns {number} of {len(parts)})"
-        made.append(
-            replace(table, title=title, columns=[table.columns[i] for i in chosen], rows=rows)
-        )
-    return made
+        rich_table = RichTable(title=table.title, title_justify="left")
+        for column in table.columns:
+            rich_table.add_column(column, justify="right" if column else "left", overflow="fold")
+        for row in table.rows:
+            rich_table.add_row(*row)
+        console.print(rich_table)
 
 
 def to_markdown(tables: Sequence[Table]) -> str:

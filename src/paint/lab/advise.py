@@ -273,10 +273,13 @@ def advice_report(
         rows += to_measurement(STUDENT, TRAINING, name, interval, len(rewards))
     for name, values in contexts.items():
         rows += context_rows(name, values, control_of(name, contexts))
-    tables = [_student_table(rows, *rewards.shape), _context_table(rows, contexts)]
+    problems, samples = rewards.shape
+    columns: dict[str, tuple[str, Unit]] = {k: (head, "%") for k, head in STUDENT_METRICS.items()}
+    title = f"The student: {problems} problems, {samples} rollouts each, in % with 95 % interval"
+    tables = [table_of(rows, title, columns), _context_table(rows, contexts)]
     rows += answer_rows(graded, answers)
     if answers:
-        tables.insert(0, _answer_table(rows, rewards.shape[1]))
+        tables.insert(0, _answer_table(rows, samples))
     if graded.graded.any():
         has_solutions = all(row.problem.solution for row in student.rollouts)
         lines = gap_lines(graded, answers)
@@ -517,16 +520,6 @@ def _flags(name: str) -> str:
     source, _, ratio = name.partition("@")
     masked = f" --context.mask-ratio-wrong {ratio} --context.mask-ratio-correct {ratio}"
     return f"--context.source {source}{masked if ratio else ''}"
-
-
-def _student_table(rows: Sequence[Measurement], problems: int, samples: int) -> Table:
-    cells = [
-        [STUDENT_METRICS[row.metric], row.text("%")]
-        for row in select_rows(rows, policy=STUDENT)
-        if row.metric in STUDENT_METRICS
-    ]
-    title = f"The student: {problems} problems, {samples} rollouts each, in % with 95 % interval"
-    return Table(title, ["", "share"], cells)
 
 
 def _context_table(rows: Sequence[Measurement], contexts: Mapping[str, ContextMetrics]) -> Table:

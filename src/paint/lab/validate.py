@@ -36,7 +36,6 @@ from paint.models.prompts import (
     replaced_system_turns,
 )
 from paint.models.references import Reference, describe_changes, fit_reference
-from paint.objective.masking import anchors
 from paint.resolve.check import Resolved
 from paint.training.row_prompts import LONGEST, RowPrompts, measure_rows, rows_to_count
 from paint.training.teacher_views import masked_context
@@ -79,11 +78,10 @@ class FileCheck:
     columns: Counter[str] = field(default_factory=Counter)  # number of rows that have each
     notes: list[str] = field(default_factory=list)  # how rows and prompts were read
     good: int = 0  # valid rows, which all that follows counts
-    measured: int = 0  # of which lengths and anchors are: all, or a sample of many (``spaced``)
+    measured: int = 0  # of which lengths are: all, or a sample of many (``spaced``)
     bad: dict[str, RowMessages] = field(default_factory=dict)  # by reason
     lengths: dict[str, LengthQuantiles] = field(default_factory=dict)
     too_long: RowMessages = field(default_factory=list)  # of all rows
-    without_anchors: int = 0  # measured rows whose context has none
     grader: str = ""  # of the run's graders, one of GRADES_ANSWERS; "" without any
     boxed: Counter[str] = field(default_factory=Counter)  # solutions by that grader's verdict
     gold_warnings: RowMessages = field(default_factory=list)  # gold answers that may be misread
@@ -215,11 +213,6 @@ def _check_prompts(
     check.measured = len(sampled)
     shown = [*sampled, *(place for place in counted if place in good)]
     _keep_lengths(check, tokenizer, [(good[place], measured[place]) for place in shown])
-    for place in display.track("contexts searched for anchors", sampled):
-        # Masking follows the overlap of anchors, so a context without any is shown in full.
-        problem = good[place]
-        aligned = contexts.aligned(problem, contexts.of_own_row(problem))
-        check.without_anchors += not anchors(aligned)
     for problem in [*good.values()][:1]:
         # The context of the first step, before a completion.
         context, _ = masked_context(contexts, problem, run.config.train.seed)
@@ -356,17 +349,12 @@ def print_check(check: FileCheck, console: Console) -> None:
         if check.grader != "math":
             what = f"that grading.grader {check.grader} accepts"
         console.print(f"solutions {what}: {right:.1%} ({verdicts})")
-    if check.without_anchors == check.measured:  # as of chats, whose contexts need none
-        console.print("no context has anchors (numbers, formulas): overlap is not measured")
-    else:
-        share = check.without_anchors / check.measured
-        console.print(f"contexts without anchors (their overlap by anchors is 0): {share:.1%}")
     if check.grader == "math" and check.boxed["wrong"]:
         console.print(WRONG_REFERENCES)
 
     if check.measured < check.good:
         console.print(
-            f"lengths and anchors are those of {check.measured:,} of {check.good:,} rows, at equal "
+            f"lengths are those of {check.measured:,} of {check.good:,} rows, at equal "
             f"distances; longest is also of the {LONGEST} with the most bytes, and every row is "
             f"held against data.max_prompt_tokens"
         )

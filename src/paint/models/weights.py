@@ -8,7 +8,6 @@ from typing import Any, Literal
 import peft
 import torch
 from peft.utils import load_peft_weights, set_peft_model_state_dict
-from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 from transformers.utils import GENERATION_CONFIG_NAME
@@ -166,16 +165,14 @@ def not_finite(weights: Iterable[tuple[str, Tensor]]) -> str:
     return next((name for name, value in weights if not value.isfinite().all()), "")
 
 
-def is_finite(trained: Path) -> bool:
-    files = trained.glob("*.safetensors")
-    return not any(not_finite(load_file(path).items()) for path in files)
-
-
 def require_finite_weights(folder: Path, weights: Mapping[str, Tensor]) -> None:
     """Refuse weights that are not finite, before the policy is changed."""
     name = not_finite(weights.items())
     if name:
-        raise NonFiniteWeights(f"{folder}: {name} has values that are not finite; train it again")
+        raise NonFiniteWeights(
+            f"{folder}: {name} has values that are not finite; train it again, or take an earlier "
+            f"checkpoint"
+        )
 
 
 def _load_adapter(policy: Policy, folder: Path) -> None:

@@ -265,11 +265,10 @@ def damaged(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("merged", [False, True])
-def test_export_of_weights_that_are_not_finite_names_last_finite_checkpoint(
+def test_export_of_weights_that_are_not_finite_is_refused(
     damaged: Path, tmp_path: Path, merged: bool
 ) -> None:
-    named = r"step-000003/adapter: .*not finite; .* or export .*/checkpoints/step-000002$"
-    with pytest.raises(ExportError, match=named):
+    with pytest.raises(PolicyError, match=r"step-000003/adapter: .*not finite; .*an earlier"):
         paint.export(damaged, tmp_path / "out", merged=merged)
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(RunError, match=r"not finite; .* delete \S+step-000003 to resume from the"):
@@ -288,37 +287,29 @@ def test_export_beyond_its_number_format_is_refused(run: Path, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("kept", "error", "answers", "is_written", "warnings"),
+    ("kept", "error", "is_written", "warnings"),
     [
-        (0.95, 0.9, [], True, 0),
-        (0.89, 0.9, [], True, 1),
-        (0.49, 0.9, [], False, 1),
-        (3.7, 1471.0, [], False, 1),  # the base's rounding is larger than the update
-        (0.095, 0.96, ["yes"], True, 1),
-        (float("nan"), float("nan"), [], True, 0),
+        (0.95, 0.9, True, 0),
+        (0.89, 0.9, True, 1),
+        (0.49, 0.9, False, 0),
+        (3.7, 1471.0, False, 0),  # the base's rounding is larger than the update
+        (float("nan"), float("nan"), True, 0),
     ],
 )
-def test_export_that_loses_the_update_warns_and_is_refused_unless_a_terminal_agrees(
+def test_export_that_loses_the_update_warns_or_is_refused(
     run: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     kept: float,
     error: float,
-    answers: list[str],
     is_written: bool,
     warnings: int,
 ) -> None:
-    rounding = Rounding(kept, error)
-
     def write(*_: object, **named: object) -> tuple[Rounding, None]:
-        return rounding, None
-
-    def agrees(*, unasked: bool) -> bool:
-        return answers.pop() == "yes" if answers else unasked
+        return Rounding(kept, error), None
 
     monkeypatch.setattr(export_module, "_write", write)
-    monkeypatch.setattr(export_module, "agrees", agrees)
     place = tmp_path / "out"
     if is_written:
         paint.export(run, place, merged=True, dtype="bfloat16")

@@ -11,8 +11,7 @@ The folder is read again as other programs do, and gets its name when it is the 
 
 import gc
 import logging
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
@@ -22,7 +21,6 @@ from huggingface_hub import HfApi, get_token
 from paint.config import schema as cfg
 from paint.config.run_folder import (
     checkpoint_of,
-    checkpoints,
     read_history,
     read_run,
     read_run_json,
@@ -30,7 +28,7 @@ from paint.config.run_folder import (
     step_of,
 )
 from paint.core.demo_files import model_path
-from paint.core.display import Display, agrees
+from paint.core.display import Display
 from paint.core.errors import ConfigError, PaintError, wrap_errors
 from paint.core.hub import local_file
 from paint.core.storage import atomic_dir
@@ -44,14 +42,12 @@ from paint.models.exports import (
 )
 from paint.models.policy import load_policy, load_tokenizer
 from paint.models.weights import (
-    NonFiniteWeights,
-    is_finite,
     save_generation_settings,
     trained_in,
 )
 from paint.resolve.plan import Machine, dtype_on
 
-# Shares of the update: an export that loses more of it warns, or asks and is else refused (ours).
+# Shares of the update: an export that loses more of it warns, or is refused (ours).
 # Where the rounding of the base is larger than the update, it may seem to be kept several times.
 LITTLE_LOST = 0.1
 MOST_LOST = 0.5
@@ -93,7 +89,6 @@ def export(
     dtype = dtype or (dtype_on(config.model, Machine()) if merged else "float32")
     with (
         wrap_errors(folder, ExportError, "free some space, or name another folder"),
-        _naming_finite(run, config.model),
         atomic_dir(folder.resolve()) as partial,
     ):
         with display.working("exporting, and reading what was written"):
@@ -150,19 +145,19 @@ def _write(
 def _require_little_lost(
     rounding: Rounding, dtype: cfg.Dtype, remedy: str, display: Display
 ) -> str:
-    """Return what is kept of the training; warn where some is lost, and ask where it is most.
+    """Return what is kept of the training; warn where some is lost.
 
-    Raises ConfigError where the answer is no, or nobody can answer.
+    Raises ConfigError where it is most.
     """
     kept = (
         f"{dtype} keeps {rounding.kept:.2%} of the update, with an error of {rounding.error:.2%} "
         f"of its size"
     )
     lost = abs(1 - rounding.kept)  # not a number where nothing was trained
+    if lost > MOST_LOST:
+        raise ConfigError(f"{kept}, so nothing was written: {remedy}")
     if lost > LITTLE_LOST or rounding.error > 1:
         display.warn(f"{kept}: {remedy}")
-    if lost > MOST_LOST and not agrees(unasked=False):
-        raise ConfigError(f"{kept}, so nothing was written: {remedy}")
     return kept
 
 
@@ -187,18 +182,6 @@ def _can_read(model: cfg.ModelConfig) -> bool:
     stored = sum(file.stat().st_size for file in files)
     # Half for weights that are loaded in another dtype than the file's, and for the rest.
     return bool(stored < psutil.virtual_memory().available / 2)
-
-
-@contextmanager
-def _naming_finite(run: Path, model: cfg.ModelConfig) -> Iterator[None]:
-    """Name a run's last checkpoint with finite weights in the error of one without."""
-    try:
-        yield
-    except NonFiniteWeights as error:
-        for checkpoint in reversed(checkpoints(run)):
-            if is_finite(trained_in(checkpoint, model.train_mode)):
-                raise ExportError(f"{error}, or export {checkpoint}") from None
-        raise
 
 
 def upload(folder: Path, repository: str, display: Display) -> None:
