@@ -1,5 +1,6 @@
 """Messages of a host program go to its logging; those of a command to the terminal, once."""
 
+import io
 import logging
 import time
 from collections.abc import Iterator
@@ -118,6 +119,31 @@ def test_phase_without_news_says_how_long_it_lasts(
     assert len(caplog.messages) == count  # nothing is at work any more
 
 
+def test_terminal_has_one_line_of_progress_below_the_messages(
+    host: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(display_module, "REDRAW_SECONDS", 0.02)
+    monkeypatch.setenv("TERM", "xterm")
+    with shown_on_terminal():
+        display = Display()
+        written = io.StringIO()
+        display.console.file = written
+        monkeypatch.setattr(type(display.console), "is_terminal", True)
+        display.console.is_interactive = True  # which rich finds when it makes the console
+        with display.running(2, 0):
+            display.phase("loss")
+            display.note("a [message]")
+            time.sleep(0.3)
+            with display.counting("rows [of x]", 7) as counter:
+                counter.to(3)
+                time.sleep(0.3)
+            with display.undrawn():
+                assert display.status is not None
+    text = written.getvalue()
+    for part in ("a [message]", "step 1/2, loss: for 0 s", "rows [of x]: 3/7"):
+        assert part in text
+
+
 def test_first_step_says_its_length_after_a_part_of_its_loss(
     host: None, caplog: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,19 +156,19 @@ def test_first_step_says_its_length_after_a_part_of_its_loss(
         display.phase("rollout", 1000)
         now[0] += 30
         display.writing(100, 100)
+        rollout = display.line()
         display.phase("loss")
         now[0] += 10
         clock.portion(0.25)
         clock.portion(0.5)
-    assert caplog.messages[0] == (
+    assert rollout == (
         "rollout, 200 tokens, 7 tok/s, at most 2 min 00 s left, 7 min 30 s in all steps"
     )
     # 30 s and four times 10 s, of which 40 s are over; three such steps.
-    assert caplog.messages[1] == (
+    assert caplog.messages == [
         "time, an estimate: about 1 min 10 s a step, 3 min 30 s for 3 steps, by the first"
-    )
+    ]
     assert display.left == "about 2 min 50 s left"
-    assert len(caplog.messages) == 2
 
 
 def test_call_from_python_prints_progress_on_stderr_after_some_seconds(

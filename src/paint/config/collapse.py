@@ -4,9 +4,8 @@ A warning compares the mean of the last steps, or each of them, with the first s
 itself, by a bound.
 """
 
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from paint.config.metric_records import Metrics
@@ -56,6 +55,20 @@ class CollapseWarning:
     from_first: bool = False
     is_lasting: bool = False
     also: Callable[[Metrics, Metrics], bool] | None = None
+
+    def judge(self, rows: Sequence[Metrics]) -> tuple[float, float] | None:
+        """Return the last mean and the first value of steps that have the metric, if it applies."""
+        if len(rows) <= self.window and not self.from_first:
+            return None
+        first = rows[0][self.metric]
+        last = [row[self.metric] for row in rows[-self.window :]]
+        mean = sum(last) / len(last)
+        judged = last if self.is_lasting else [mean]
+        if not all(self.is_outside(value, first) for value in judged):
+            return None
+        if self.also is not None and not self.also(rows[0], rows[-1]):
+            return None
+        return mean, first
 
 
 _ALL = (
@@ -197,41 +210,11 @@ COLLAPSE_WARNINGS = {warning.name: warning for warning in _ALL}
 PAGE = "docs/how-to/my-run-collapses.md"
 
 
-@dataclass(slots=True)
-class _Course:
-    """What a warning judges: of the steps that have its metric, the first and the last ones."""
-
-    row: Metrics = field(default_factory=dict)  # of the first
-    first: float = 0.0
-    last: deque[float] = field(default_factory=deque)
-    count: int = 0
-
-    def judge(
-        self, row: Metrics, value: float, warning: CollapseWarning
-    ) -> tuple[float, float] | None:
-        """Take a step; return the last mean and the first value where the warning applies."""
-        if not self.count:
-            self.row, self.first = row, value
-        self.count += 1
-        self.last.append(value)
-        if len(self.last) > warning.window:
-            self.last.popleft()
-        if self.count <= warning.window and not warning.from_first:
-            return None
-        mean = sum(self.last) / len(self.last)
-        judged = self.last if warning.is_lasting else [mean]
-        if not all(warning.is_outside(value, self.first) for value in judged):
-            return None
-        if warning.also is not None and not warning.also(self.row, row):
-            return None
-        return mean, self.first
-
-
 class Watch:
     """The warnings of a run, step by step; steps without a metric do not count for it."""
 
     def __init__(self) -> None:
-        self._courses = {name: _Course() for name in COLLAPSE_WARNINGS}
+        self._rows = {name: list[Metrics]() for name in COLLAPSE_WARNINGS}
         self.active: dict[str, tuple[float, float]] = {}
         """The warnings of the last step: of each, its metric's last mean and first value."""
 
@@ -239,10 +222,10 @@ class Watch:
         """Take the metrics of the next step; return the warnings that appear with it."""
         appeared = []
         for name, warning in COLLAPSE_WARNINGS.items():
-            value = row.get(warning.metric)
-            if value is None:
+            if warning.metric not in row:
                 continue
-            found = self._courses[name].judge(row, value, warning)
+            self._rows[name].append(row)
+            found = warning.judge(self._rows[name])
             if found is None:
                 self.active.pop(name, None)  # one that went away appears again when it returns
                 continue

@@ -1,4 +1,4 @@
-"""Log and progress of a run: a line per step, and a progress bar below the lines in a terminal.
+"""Log and progress of a run: a line per step, and in a terminal a line of progress below them.
 
 Messages go to Python's logging under the name ``paint``. A command shows them and the progress on
 the terminal. In a host program that sets up no logging, Python prints warnings on stderr, and
@@ -14,16 +14,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeVar
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    Task,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-)
+from rich.status import Status
 from rich.text import Text
 
 from paint.core.errors import is_output_unread, sanitize_for_terminal
@@ -36,7 +27,7 @@ SAY_SECONDS = 20.0  # seconds between progress lines without a terminal
 QUIET_SECONDS = 5.0  # of a call from Python, before its first line on stderr
 LINE_SECONDS = 10.0  # between its lines
 LEAST_SECONDS = 1.0  # of a count that is over, for a line
-REDRAW_SECONDS = 0.25  # between updates of the bar on a terminal
+REDRAW_SECONDS = 0.25  # between updates of the line of progress on a terminal
 LOG_WIDTH = 200  # width of tables without a terminal, in characters
 
 
@@ -141,27 +132,22 @@ class Display:
         self.console: Console = Terminal(quiet=True)
         handler = _terminal_handler()
         if enabled and handler is not None:
-            # Messages and progress share a console: a message must not cut the bar.
+            # Messages and progress share a console: a message must not cut the line of progress.
             self.console = handler.console
-        self.bar = Progress(*_columns(), console=self.console, transient=True)
-        self.task: TaskID | None = None  # of the steps, while they are drawn
-        self.steps = self.first = 0
-        self.began = self.phase_began = self.printed = time.monotonic()
+        self.steps = self.first = self.done = 0
+        self.began = self.phase_began = time.monotonic()
         self.phase_name, self.left = "writing", ""
-        self.most_tokens = 0  # that the phase may write; 0 is unknown
+        self.tokens = self.most_tokens = 0  # that the phase has written, and may; 0 is unknown
         self.share = 0.0  # of the phase that is done, where it is known
         self.step_began: float | None = None  # of the first step, until its length was said
         self.is_first_step = True
         self.on_estimate: Callable[[float], None] | None = None  # gets the seconds of all steps
         self.count: Counter | None = None
-        self.beating = False  # whether a thread shows what lasts without news
+        self.is_shown = False  # whether a thread shows the progress
+        self.status: Status | None = None  # its line in a terminal
 
     def note(self, text: str) -> None:
         self.log(logging.INFO, text)
-
-    def detail(self, text: str) -> None:
-        """Log a message that a command shows with -v alone."""
-        self.log(logging.DEBUG, text)
 
     def progress(self, text: str) -> None:
         self.log(logging.INFO, text)
@@ -187,104 +173,89 @@ class Display:
         for line in filter(None, lines):
             self.warn(line)
 
-    @property
-    def is_drawn(self) -> bool:
-        """Whether progress is drawn in a terminal; elsewhere it is messages."""
-        return self.console.is_terminal and not self.console.quiet
-
-    def is_due(self) -> bool:
-        """Return whether progress should be shown again; true once, until the pause is over."""
-        pause = REDRAW_SECONDS if self.is_drawn else SAY_SECONDS
-        now = time.monotonic()
-        if now - self.printed < pause:
-            return False
-        self.printed = now
-        return True
-
     @contextmanager
     def _lasting(self) -> Iterator[None]:
-        if not self.enabled or self.is_drawn or self.beating:
+        """Show the progress within the block: in a terminal as a line that changes."""
+        if not self.enabled or self.is_shown:
             yield
             return
         ended = threading.Event()
-        thread = threading.Thread(target=self._beat, args=(ended,), daemon=True)
-        self.beating = True
+        # A single long operation of torch reports nothing, and lets this thread run.
+        thread = threading.Thread(target=self._show, args=(ended,), daemon=True)
+        self.is_shown = True
+        if self.console.is_terminal and not self.console.quiet:
+            self.status = self.console.status("", spinner="line")
+            self.status.start()
         thread.start()
         try:
             yield
         finally:
             ended.set()
             thread.join()
-            self.beating = False
+            if self.status is not None:
+                self.status.stop()
+            self.is_shown, self.status = False, None
 
-    def _beat(self, ended: threading.Event) -> None:
-        self.printed = time.monotonic()
-        while not ended.wait(min(SAY_SECONDS, 1.0)):
-            # A single long operation of torch reports nothing, and lets this thread run.
-            if time.monotonic() - self.printed >= SAY_SECONDS:
-                self.printed = time.monotonic()
-                self.progress(self._now())
+    def _show(self, ended: threading.Event) -> None:
+        printed = time.monotonic()
+        pause = REDRAW_SECONDS if self.status is not None else min(SAY_SECONDS, 1.0)
+        while not ended.wait(pause):
+            if self.status is not None:
+                self.status.update(Text(sanitize_for_terminal(self.line())))
+            elif time.monotonic() - printed >= SAY_SECONDS:
+                printed = time.monotonic()
+                self.progress(self.line())
 
-    def _now(self) -> str:
+    def line(self) -> str:
+        """Return how far the work is: of a count, or of the phase of a step."""
         if self.count is not None:
             return self.count.line()
-        return f"{self.phase_name}: {self._progress()}"
+        parts = [self._phase_line()]
+        if self.status is not None and self.steps:
+            parts = [f"step {self.done + 1}/{self.steps}", self.left, *parts]
+        return ", ".join(filter(None, parts))
 
-    def _progress(self) -> str:
+    def _phase_line(self) -> str:
         seconds = time.monotonic() - self.phase_began
+        if self.tokens:
+            speed = self.tokens / max(seconds, 1e-9)
+            line = f"{self.phase_name}, {self.tokens:,} tokens, {speed:,.0f} tok/s"
+            if self.most_tokens > self.tokens:
+                left = (self.most_tokens - self.tokens) / speed
+                line += f", at most {format_duration(left)} left"
+                if self.is_first_step and self.steps > self.first + 1:
+                    most = self.most_tokens / speed * (self.steps - self.first)
+                    line += f", {format_duration(most)} in all steps"
+            return line
         if not self.share:
-            return f"for {format_duration(seconds)}"
+            return f"{self.phase_name}: for {format_duration(seconds)}"
         left = seconds / self.share * (1 - self.share)
-        return f"{self.share:.0%}, {format_duration(left)} left"
-
-    @contextmanager
-    def _drawn(self, title: str, total: int, done: int) -> Iterator[TaskID | None]:
-        if not self.is_drawn:
-            yield None
-            return
-        is_first = not self.bar.tasks
-        if is_first:
-            self.bar.start()
-        # rich shows a total of None as "?".
-        task = self.bar.add_task(
-            sanitize_for_terminal(title), total=total or None, completed=done, status=""
-        )
-        try:
-            yield task
-        finally:
-            self.bar.remove_task(task)
-            if is_first:
-                self.bar.stop()
+        return f"{self.phase_name}: {self.share:.0%}, {format_duration(left)} left"
 
     @contextmanager
     def undrawn(self) -> Iterator[None]:
-        """Take the progress bar off the terminal within the block, as for a question."""
-        is_drawn = bool(self.bar.tasks)
-        if is_drawn:
-            self.bar.stop()
+        """Take the line of progress off the terminal within the block, as for a question."""
+        if self.status is None:
+            yield
+            return
+        self.status.stop()
         yield
-        if is_drawn:
-            self.bar.start()
+        self.status.start()
 
     @contextmanager
     def running(self, steps: int, done: int) -> Iterator[None]:
-        self.steps, self.first, self.began = steps, done, time.monotonic()
-        with self._drawn("step", steps, done) as self.task, self._lasting():
-            try:
-                yield
-            finally:
-                self.task = None
+        self.steps, self.first, self.done, self.began = steps, done, done, time.monotonic()
+        with self._lasting():
+            yield
 
     @contextmanager
     def counting(self, title: str, total: int, done: int = 0) -> Iterator["Counter"]:
-        """Show progress, speed and time left of a count; without a terminal, every SAY_SECONDS."""
-        self.printed = time.monotonic()
+        """Show progress, speed and time left of a count."""
         outer = self.count
+        self.count = counter = Counter(self, title, total, done)
         try:
-            with self._drawn(title, total, done) as task:
-                self.count = counter = Counter(self, title, total, done, task)
-                with self._lasting():
-                    yield counter
+            with self._lasting():
+                yield counter
         finally:
             self.count = outer
         is_worth_a_line = time.monotonic() - counter.began >= LEAST_SECONDS
@@ -307,24 +278,18 @@ class Display:
             self.step_began = time.monotonic()
 
     def phase(self, name: str, most_tokens: int = 0) -> None:
-        """Show the current phase of the step, and the most tokens that it may write."""
+        """Begin a phase of the step, which may write so many tokens."""
         self.phase_name, self.phase_began = name, time.monotonic()
-        self.most_tokens, self.share = most_tokens, 0.0
-        self._show(name)
+        self.most_tokens, self.tokens, self.share = most_tokens, 0, 0.0
 
     def portion(self, share: float, *, says_step: bool = False) -> None:
-        """Show which share of the phase is done, in (0, 1], and the seconds left.
+        """Take which share of the phase is done, in (0, 1].
 
-        With ``says_step``, also the length of a first step, of which it is the last long phase.
+        With ``says_step``, say the length of a first step, of which it is the last long phase.
         """
         self.share = share
         if says_step and self.step_began is not None:
             self._say_step(self.step_began)
-        text = f"{self.phase_name}: {self._progress()}"
-        if self.task is not None:
-            self._show(text)
-        elif share < 1 and self.is_due():
-            self.progress(text)
 
     def _say_step(self, began: float) -> None:
         now, self.step_began = time.monotonic(), None
@@ -340,52 +305,31 @@ class Display:
             self.on_estimate(step * steps)
 
     def writing(self, finished: int, under_way: int) -> None:
-        """Show the tokens of finished and of unfinished completions; called at every token."""
+        """Take the tokens of finished and of unfinished completions; called at every token."""
         if self.count is not None:
             self.count.under_way = under_way
-            self.count.to(self.count.done)
-        elif self.is_due():
-            tokens = finished + under_way
-            speed = tokens / max(time.monotonic() - self.phase_began, 1e-9)
-            status = f"{self.phase_name}, {tokens:,} tokens, {speed:,.0f} tok/s"
-            if self.most_tokens > tokens and tokens:
-                left = (self.most_tokens - tokens) / speed
-                status += f", at most {format_duration(left)} left"
-                if self.is_first_step and self.steps > self.first + 1:
-                    most = self.most_tokens / speed * (self.steps - self.first)
-                    status += f", {format_duration(most)} in all steps"
-            if self.task is None:
-                self.progress(status)
-            else:
-                self._show(status)
+        else:
+            self.tokens = finished + under_way
 
     def step(self, metrics: Mapping[str, float], values: Iterable[str]) -> None:
         """Show a finished step in a line of these values, which are texts."""
-        number = int(metrics["step"])
+        self.done = int(metrics["step"])
         if self.step_began is not None:  # a step without micro-batches
             self.share = 1.0
             self._say_step(self.step_began)
         self.is_first_step = False
         self.left = f"{format_duration(metrics['seconds_left'])} left"
-        if self.task is not None:
-            self.bar.update(self.task, completed=number)
-        self.progress("  ".join([f"step {number}/{self.steps}", *values, self.left]))
+        self.progress("  ".join([f"step {self.done}/{self.steps}", *values, self.left]))
 
     def seconds_left(self, done: int) -> float:
         return (time.monotonic() - self.began) / max(done - self.first, 1) * (self.steps - done)
-
-    def _show(self, status: str) -> None:
-        if self.task is not None:
-            self.bar.update(self.task, status=", ".join(filter(None, [self.left, status])))
 
 
 class Counter:
     """Progress of a count; a total of 0 is unknown, and one that is too low grows with it."""
 
-    def __init__(
-        self, display: Display, title: str, total: int, done: int, task: TaskID | None
-    ) -> None:
-        self.display, self.title, self.total, self.task = display, title, total, task
+    def __init__(self, display: Display, title: str, total: int, done: int) -> None:
+        self.display, self.title, self.total = display, title, total
         self.first = self.done = done
         self.tokens = self.under_way = 0
         self.began = time.monotonic()
@@ -398,12 +342,6 @@ class Counter:
         self.done = done
         if self.total:
             self.total = max(self.total, done)
-        if not self.display.is_due():
-            return
-        if self.task is None:
-            self.display.progress(self.line())
-        else:
-            self.display.bar.update(self.task, completed=done, status=self.status())
 
     def status(self) -> str:
         seconds = time.monotonic() - self.began
@@ -458,23 +396,6 @@ class Clock:
                 written = self.tokens.get(phase, tokens)
                 rates[f"tokens_per_second_{phase}"] = written / self.seconds[phase]
         return rates
-
-
-class _CountColumn(MofNCompleteColumn):
-    """The count of a task; "" of work without one."""
-
-    def render(self, task: Task) -> Text:
-        return super().render(task) if task.total or task.completed else Text("")
-
-
-def _columns() -> list[ProgressColumn]:
-    return [
-        TextColumn("{task.description}", markup=False),
-        _CountColumn(),
-        BarColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[status]}", markup=False),
-    ]
 
 
 def differing_lines(text: str, student: str) -> str:
