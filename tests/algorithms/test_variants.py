@@ -1,12 +1,14 @@
 """The switches of the paper and the controls: each does what it says, in real steps on the demo."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from conftest import logits_alone
+from conftest import DEMO, logits_alone
+from paint.config.recipe import find_recipe, read_recipe
 from paint.config.run_folder import read_metrics
 from paint.config.schema import Config, ContextConfig
 from paint.data.contexts import Contexts
@@ -15,6 +17,7 @@ from paint.inference.engine import derive_seed
 from paint.models.policy import load_policy
 from paint.objective.loss import token_log_probs
 from paint.objective.masking import mask_ratio, mask_solution, overlap
+from paint.resolve.check import check_config
 from runs import changed, stored, train
 from strictgrade.text import normalize
 
@@ -134,3 +137,17 @@ def test_train_mask_placements_hide_their_part(tmp_path: Path, by_id: dict[str, 
             drawn: dict[str, Any] = {"placement": placement, "seed": seed}
             expected = mask_solution(problem.solution, row["mask_ratio"], **drawn)
             assert row["context"] == expected
+
+
+def test_concise_teacher_alone_reads_the_instruction(problems: list[Problem]) -> None:
+    config = read_recipe(find_recipe("concise"))
+    run = check_config(config)
+    assert run.needed_fields == {}
+    model = replace(DEMO, student_thinking=True, teacher_thinking=True)
+    policy = load_policy(model, seed=0, prompts=config.prompts)
+    prompt = policy.student_prompt(problems[0])
+    taught = policy.teacher_prompt(problems[0], config.context.text, complete=True)
+    student, teacher = (policy.decode(ids, special=True) for ids in (prompt, taught))
+    assert config.context.text not in student
+    system = f"<|im_start|>system\n{config.context.text}<|im_end|>\n"
+    assert teacher == system + student

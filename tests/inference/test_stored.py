@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from paint.cli.main import main
 from paint.config.run_folder import read_metrics
@@ -20,8 +19,7 @@ from paint.inference.local import LocalEngine
 from paint.inference.stored import StoredEngine
 from paint.models.policy import load_policy
 from paint.resolve.check import check_config
-from paintvariants.stored_teacher import StoredTeacher
-from runs import adapter, assert_same, changed, stored, train, variant, write_problems
+from runs import adapter, assert_same, changed, stored, train, write_problems
 
 SMALL: dict[str, dict[str, Any]] = {
     "model": {"lora_rank": 4, "lora_alpha": 8},
@@ -238,35 +236,6 @@ def test_stored_engine_reads_what_is_stored_of_a_teacher(
     one = {"teacher_ids": [[5], [6]], "teacher_log_probs": [[-0.1], [-0.2]]}
     with pytest.raises(DataError, match=r"different numbers of a teacher's entries .* \(1, 2\)"):
         engine_on([TEACHER, TEACHER | one])
-
-
-@pytest.mark.slow
-def test_train_on_stored_teacher_of_whole_vocabulary_is_training_on_the_teacher(
-    first: Path, tmp_path: Path
-) -> None:
-    one: dict[str, dict[str, Any]] = {"train": {"steps": 1}, "objective": {"temperature": 1.0}}
-    train(arm(first, one), tmp_path / "teacher", display=Display(enabled=False))
-    policy = load_policy(arm(first).model, seed=0)
-    rows = []
-    for row in stored(first):
-        with torch.no_grad():
-            prompt, ids = row["teacher_prompt_ids"], row["completion_ids"]
-            logits = policy.lm_head(policy.hidden_states([prompt], [ids]))
-        top = logits.log_softmax(-1).topk(logits.shape[1])
-        found = {"teacher_ids": top.indices.tolist(), "teacher_log_probs": top.values.tolist()}
-        rows.append(row | found)
-    source = Path(write_problems(tmp_path / "scored.jsonl", rows))
-    by_file = arm(source, one, variant(StoredTeacher))
-    train(by_file, tmp_path / "stored", display=Display(enabled=False))
-    [found], [expected] = (read_metrics(tmp_path / name) for name in ("stored", "teacher"))
-    names = ("loss", "gradient_norm", "kl", "clip_frac", "student_entropy", "teacher_entropy")
-    for name in (*names, "unclipped_mass", "selected_kl", "first_kl", "off_policy_kl"):
-        assert found[name] == pytest.approx(expected[name], rel=1e-4, abs=1e-7), name
-
-    with pytest.raises(DataError, match=r"at temperature 1, and the loss is at 1\.1; pass --obj"):
-        train(by_file.changed("objective", temperature=None), tmp_path / "hot")
-    with pytest.raises(DataError, match=r"has no teacher_ids and no teacher_log_probs; score it"):
-        train(arm(first, one, variant(StoredTeacher)), tmp_path / "none")
 
 
 @pytest.mark.parametrize(

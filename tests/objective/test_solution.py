@@ -1,4 +1,4 @@
-"""The solution beside the completion: hidden part, anchors in their places, what tokens are."""
+"""The solution beside the completion: hidden part, anchors in their places."""
 
 import random
 from typing import get_args
@@ -9,11 +9,8 @@ from paint.data.problems import Problem
 from paint.objective.anchors import contains
 from paint.objective.masking import MARKER, Placement, mask_solution, overlap
 from paint.objective.solution import (
-    KINDS,
     anchors_of,
     hidden_part,
-    kinds_of,
-    kinds_of_tokens,
     locate,
     written,
 )
@@ -68,18 +65,6 @@ def test_anchors_of_matches_overlap_and_places(problems: list[Problem]) -> None:
 def test_locate_finds_anchor_in_other_spelling(anchor: str, text: str, piece: str | None) -> None:
     place = locate(anchor, text)
     assert (place and text[place[0] : place[1]].strip("$ ,")) == piece
-
-
-def test_kinds_of_classifies_tokens() -> None:
-    text = "So we get $3+4$, thus \\boxed{7}. Done"
-    kinds = [KINDS[kind] for kind in kinds_of(text)]
-    of = {word: kinds[text.index(word)] for word in ("So", "3", "+", "thus", "7", "Done")}
-    said = {"So": "style", "3": "number", "+": "formula", "thus": "style"}
-    assert of == said | {"7": "answer", "Done": "other"}
-    tokens = kinds_of_tokens([b"So ", b" ", b"3", b"+4"])
-    assert [KINDS[kind] for kind in tokens] == ["style", "other", "number", "formula"]
-    unclosed = "then \\boxed{7"
-    assert KINDS[kinds_of(unclosed)[-1]] == "answer"
 
 
 def test_written_assigns_letters_to_their_tokens() -> None:

@@ -13,13 +13,11 @@ from torch import Tensor
 from conftest import DEMO, logits_alone, move
 from paint.algorithms.paint import add_teacher_prompts
 from paint.algorithms.variant import Variant
-from paint.config.recipe import find_recipe, read_recipe
 from paint.core.display import Clock, Display
 from paint.data.problems import Problem
 from paint.inference.engine import Completion
 from paint.inference.rollouts import Rollout
 from paint.models.policy import load_policy
-from paint.resolve.check import check_config
 from paint.training import train_step
 from paint.training.train_step import Setup
 from paintvariants.beta_opsd import BetaOpsd, returns
@@ -163,17 +161,3 @@ def test_returns_are_of_each_completion_alone() -> None:
     values = torch.tensor([1.0, 2.0, 4.0, 8.0, 16.0], dtype=torch.float64)
     assert returns(values, [2, 0, 3], 0.5).tolist() == [2.0, 2.0, 12.0, 16.0, 16.0]
     assert returns(values, [5], 1.0).tolist() == [31.0, 30.0, 28.0, 24.0, 16.0]
-
-
-def test_concise_teacher_alone_reads_the_instruction(problems: list[Problem]) -> None:
-    config = read_recipe(find_recipe("concise"))
-    run = check_config(config)
-    assert run.needed_fields == {}
-    model = replace(DEMO, student_thinking=True, teacher_thinking=True)
-    policy = load_policy(model, seed=0, prompts=config.prompts)
-    prompt = policy.student_prompt(problems[0])
-    taught = policy.teacher_prompt(problems[0], config.context.text, complete=True)
-    student, teacher = (policy.decode(ids, special=True) for ids in (prompt, taught))
-    assert config.context.text not in student
-    system = f"<|im_start|>system\n{config.context.text}<|im_end|>\n"
-    assert teacher == system + student

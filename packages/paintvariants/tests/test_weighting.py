@@ -21,6 +21,7 @@ from paintvariants.answer import AnswerAlone
 from paintvariants.by_verdict import ByVerdict
 from paintvariants.entropy_gap import EntropyGap
 from paintvariants.on_correct import OnCorrect
+from paintvariants.token_kinds import KINDS, kinds_of, kinds_of_tokens
 from paintvariants.token_weights import mean_one_by_completion
 from runs import Sections, adapter, assert_same, changed, completed, stored, train, variant
 
@@ -184,6 +185,18 @@ def test_own_weights_of_bools_and_integers_weigh_as_numbers(tmp_path: Path) -> N
     train(small(), tmp_path / "uniform")
     train(small({"train": {"method": spec_of(Own)}}), tmp_path / "own")
     assert_same(adapter(tmp_path / "uniform"), adapter(tmp_path / "own"))
+
+
+def test_kinds_of_classifies_tokens() -> None:
+    text = "So we get $3+4$, thus \\boxed{7}. Done"
+    kinds = [KINDS[kind] for kind in kinds_of(text)]
+    of = {word: kinds[text.index(word)] for word in ("So", "3", "+", "thus", "7", "Done")}
+    said = {"So": "style", "3": "number", "+": "formula", "thus": "style"}
+    assert of == said | {"7": "answer", "Done": "other"}
+    tokens = kinds_of_tokens([b"So ", b" ", b"3", b"+4"])
+    assert [KINDS[kind] for kind in tokens] == ["style", "other", "number", "formula"]
+    unclosed = "then \\boxed{7"
+    assert KINDS[kinds_of(unclosed)[-1]] == "answer"
 
 
 def test_train_answer_alone_learns_from_boxes_alone(tmp_path: Path) -> None:

@@ -12,9 +12,9 @@ import torch
 from paint.algorithms.paint import rollout_loss, teacher_hidden_states
 from paint.algorithms.variant import Variant
 from paint.inference.rollouts import Rollout
-from paint.objective.solution import KINDS, kinds_of_tokens
 from paint.training import train_step as ts
 from paint.training.token_log import token_bytes
+from paintvariants.token_kinds import KINDS, kinds_of_tokens
 from paintvariants.token_weights import mean_one_by_completion
 
 

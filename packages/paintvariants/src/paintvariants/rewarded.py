@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 from paint.algorithms.grpo import score_group
 from paint.algorithms.paint import rollout_loss, teacher_hidden_states
-from paint.algorithms.variant import RewardedVariant
 from paint.core.settings import NOT_NEGATIVE, setting
 from paint.inference.rollouts import Rollout
 from paint.resolve.algorithm import GrpoOptions
 from paint.training import train_step as ts
+from paintvariants.rewarded_variant import RewardedVariant
 
 
 @dataclass(frozen=True)

@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from paint.algorithms.grpo import token_advantages
-from paint.algorithms.variant import RewardedVariant, teacher_log_probs
 from paint.core.display import Clock
 from paint.core.schedules import linear
 from paint.core.settings import POSITIVE, or_none, setting, within
 from paint.inference.rollouts import Rollout
 from paint.objective.loss import weighted_sum
 from paint.training import train_step as ts
+from paintvariants.rewarded_variant import RewardedVariant, teacher_log_probs
 
 
 @dataclass(frozen=True)

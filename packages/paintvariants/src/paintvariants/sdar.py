@@ -16,11 +16,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from paint.algorithms.grpo import grpo_terms, token_advantages
-from paint.algorithms.variant import RewardedVariant, teacher_log_probs
 from paint.core.settings import NOT_NEGATIVE, setting
 from paint.inference.rollouts import Rollout
 from paint.objective.loss import weighted_sum
 from paint.training import train_step as ts
+from paintvariants.rewarded_variant import RewardedVariant, teacher_log_probs
 
 
 @dataclass(frozen=True)

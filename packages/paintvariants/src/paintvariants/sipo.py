@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 
 from paint.algorithms.grpo import token_advantages
 from paint.algorithms.paint import add_teacher_prompts
-from paint.algorithms.variant import RewardedVariant, teacher_log_probs
 from paint.core.display import Clock
 from paint.core.distributed import all_gather_objects
 from paint.core.settings import NOT_NEGATIVE, setting
 from paint.inference.rollouts import Rollout
 from paint.objective.loss import weighted_sum
 from paint.training import train_step as ts
+from paintvariants.rewarded_variant import RewardedVariant, teacher_log_probs
 from strictgrade.comparer import answer_text
 
 
