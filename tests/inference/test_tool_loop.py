@@ -392,16 +392,3 @@ def test_conversation_whose_environment_says_what_makes_no_prompt_ends_alone(
     assert talk.grade.failed
     assert talk.grade.reason.startswith("conversation.environment: ")
     assert [message["role"] for message in talk.messages] == ["assistant"]
-
-
-@pytest.mark.parametrize("place", ["begins", "answers"])
-def test_conversation_takes_texts_with_half_of_a_surrogate_pair(place: str) -> None:
-    said_so = user(content="a\ud800b", further="\udc00")
-    kind = type("Own", (Says,), {place: said_so})
-    texts = ["It is 5."] * (2 if place == "answers" else 1)
-    found, engine = converse(
-        texts, template=STRICT, environment=spec_of(kind), max_turns=len(texts)
-    )
-    assert found.conversation is not None
-    assert found.conversation.ended == ("max_turns" if place == "answers" else "end")
-    assert "a?b" in engine.prompts[-1]

@@ -29,39 +29,27 @@ def test_health_of_resumed_run_does_not_repeat_a_warning() -> None:
 
 
 # The divergence of PAINT on Qwen2.5-Coder-0.5B with the paper's clip at 1e-4 (docs/dev/log.md;
-# the last step once more),
-# and of demo-opsd at five times its rate, which is far out once and ends at its best.
+# the last step once more).
 LEAVES = [0.077, 0.062, 0.138, 0.170, 0.250, 0.290, 0.290]
-RECOVERS = [0.0101, 0.0068, 0.2171, 0.0146, 0.0183, 0.0081, 0.0027, 0.0049]
 
 
 @pytest.mark.parametrize(
-    ("values", "stop_on", "stops_at"),
+    ("health", "ended_on"),
     [
-        (LEAVES, ("kl",), 7),
-        (LEAVES, ("none",), None),
-        (LEAVES, (), None),
-        (RECOVERS, ("kl",), None),
-        ([0.0, 1e-9, 4e-4, 4e-4, 4e-4, 4e-4], ("kl",), None),  # equal views, and their noise
-        ([0.05, 0.14, 0.14, 0.14, 0.14], ("kl",), None),
+        (HealthConfig(), ["kl"]),
+        (HealthConfig(stop_on=("kl",)), ["kl"]),
+        (HealthConfig(stop_on=("none",)), []),
+        (HealthConfig(stop_on=()), []),
     ],
 )
 def test_health_ends_a_run_that_leaves_its_teacher(
-    values: list[float], stop_on: Any, stops_at: int | None
+    health: HealthConfig, ended_on: list[str]
 ) -> None:
-    config = Config(health=HealthConfig(stop_on=stop_on))
-    health = Health(config, [], lambda _: None)
-    ends = [health.on_step(int(row["step"]), row, []) for row in course("kl", values)]
-    assert ends == [step == stops_at for step in range(1, len(values) + 1)]
-
-
-def test_health_ends_on_kl_by_default_and_not_with_a_reward_in_the_loss() -> None:
+    watching = Health(Config(health=health), [], lambda _: None)
     rows = course("kl", LEAVES)
-    for further, ended_on in (({}, ["kl"]), ({"advantage": 0.0}, [])):
-        health = Health(Config(), [], lambda _: None)
-        for row in rows:
-            health.on_step(int(row["step"]), row | further, [])
-        assert health.ended_on == ended_on
+    ends = [watching.on_step(int(row["step"]), row, []) for row in rows]
+    assert ends == [False] * 6 + [bool(ended_on)]
+    assert watching.ended_on == ended_on
 
 
 class StopAtOnce(paint.Callback):

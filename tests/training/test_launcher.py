@@ -20,7 +20,7 @@ from paint.config.run_folder import read_metrics
 from paint.config.schema import Config, ConfigError
 from paint.inference.vllm.process import OwnedProcess, gpu_environment
 from paint.resolve.check import check_config, enable_servers
-from paint.training.launcher import place_ranks, with_servers
+from paint.training.launcher import place_ranks, visible
 from processes import MODEL_SERVER, alive, until
 from runs import adapter, assert_same
 
@@ -81,16 +81,13 @@ def test_place_divides_gpus_into_trainers_and_servers(
     servers: str,
 ) -> None:
     machine(count)
-    run = check_config(config)
-    placed = place_ranks(gpus, run, most)
-    assert (" ".join(placed.trainers), " ".join(placed.servers)) == (trainers, servers)
-    assert placed.shared == config.rollout.colocate  # on a CPU, vLLM does not sleep
+    training, run = place_ranks(check_config(config), gpus, most)
+    rollout = run.rollout
+    assert (" ".join(training), " ".join(rollout.server_gpus)) == (trainers, servers)
+    assert rollout.colocate == config.rollout.colocate  # on a CPU, vLLM does not sleep
     on_cpu = {"CUDA_VISIBLE_DEVICES": "", "ACCELERATE_USE_CPU": "true"}
     seen = {"CUDA_VISIBLE_DEVICES": trainers.replace(" ", ",")}
-    assert placed.environment == (seen if count and trainers else on_cpu)
-    rollout = with_servers(run, placed).rollout
-    assert rollout.server_gpus == placed.servers
-    assert rollout.colocate == placed.shared
+    assert visible(training) == (seen if count and trainers else on_cpu)
     assert rollout.engine == ("vllm" if servers else "local")  # auto is what generates
 
 
@@ -100,17 +97,16 @@ LOCAL = DEMO.changed("rollout", engine="local")
 @pytest.mark.parametrize("most", [2, 1])
 def test_local_engine_starts_no_server_beside_it(machine: Machine, most: int) -> None:
     machine(2)
-    run = enable_servers(check_config(LOCAL))
-    placed = place_ranks(2, run, most)
-    assert placed.servers == ()
-    assert with_servers(run, placed).rollout.engine == "local"
+    _, run = place_ranks(enable_servers(check_config(LOCAL)), 2, most)
+    assert run.rollout.server_gpus == ()
+    assert run.rollout.engine == "local"
 
 
 def test_place_uses_visible_devices(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     machine(3)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,GPU-1f,7")
-    placed = place_ranks(2, check_config(vllm()), 2)
-    assert (placed.trainers, placed.servers) == (("5",), ("GPU-1f",))
+    trainers, run = place_ranks(check_config(vllm()), 2, 2)
+    assert (trainers, run.rollout.server_gpus) == (["5"], ("GPU-1f",))
     assert gpu_environment("cpu") == {"CUDA_VISIBLE_DEVICES": ""}
     assert gpu_environment("4,5") == {"CUDA_VISIBLE_DEVICES": "4,5"}
     assert gpu_environment("") == {}
@@ -119,20 +115,21 @@ def test_place_uses_visible_devices(machine: Machine, monkeypatch: pytest.Monkey
 def test_place_more_gpus_than_there_are_or_none_to_train_is_refused(machine: Machine) -> None:
     machine(4)
     with pytest.raises(ConfigError, match="asks for more GPUs than the 4 that are here"):
-        place_ranks(8, check_config(vllm()), 8)
+        place_ranks(check_config(vllm()), 8, 8)
     with pytest.raises(ConfigError, match="leaves none of the GPUs"):
-        place_ranks(2, check_config(vllm(server_gpus=("0,1",))), 2)
+        place_ranks(check_config(vllm(server_gpus=("0,1",))), 2, 2)
 
 
 def test_place_large_model_uses_enough_gpus_per_server(machine: Machine) -> None:
     machine(8)
     llama = replace(DEMO.model, path="meta-llama/Llama-3.3-70B-Instruct", dtype="bfloat16")
     large = replace(vllm(), model=llama)
-    assert place_ranks(8, check_config(large), 0).servers == ("0,1,2,3", "4,5,6,7")
-    assert place_ranks(8, check_config(large), 1).servers == ("4,5,6,7",)
+    for most, servers in ((0, ("0,1,2,3", "4,5,6,7")), (1, ("4,5,6,7",))):
+        _, run = place_ranks(check_config(large), 8, most)
+        assert run.rollout.server_gpus == servers
     shared = replace(large, model=replace(llama, shard=True, gradient_checkpointing=True))
-    trained = place_ranks(8, check_config(shared), 8)
-    assert (trained.trainers, trained.servers) == (("0", "1", "2", "3"), ("4,5,6,7",))
+    trainers, run = place_ranks(check_config(shared), 8, 8)
+    assert (trainers, run.rollout.server_gpus) == (["0", "1", "2", "3"], ("4,5,6,7",))
 
 
 def test_owned_server_spreads_over_its_gpus(tmp_path: Path) -> None:

@@ -137,19 +137,6 @@ def test_off_policy_run_resumed_resubmits_pending_completions(
     assert_same_history(runs["ahead"], short)
 
 
-@pytest.mark.slow
-def test_off_policy_one_step_differs_and_zero_stores_no_adapters(tmp_path: Path) -> None:
-    one, none = (tmp_path / name for name in ("one", "none"))
-    # Hot, since the demo's model is sure of most tokens: other weights then draw other ones.
-    train(small("ahead", rollout={"off_policy_steps": 1, "temperature": 2.0}), one)
-    train(small("ahead", rollout={"off_policy_steps": 0, "temperature": 2.0}), none)
-    assert stored(one, 2)[0]["completion_ids"] == stored(none, 2)[0]["completion_ids"]
-    with pytest.raises(AssertionError):
-        assert_same(adapter(one), adapter(none))
-    assert not list(none.rglob("behind*"))
-    assert "off_policy_kl" not in read_metrics(none)[-1]
-
-
 @pytest.mark.usefixtures("runs")
 def test_batched_engine_samples_all_rows_of_group_in_one_call(calls: list[tuple[int, int]]) -> None:
     # The last group is cut at the run's end. Before them, a run measures how long a step takes.

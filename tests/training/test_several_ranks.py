@@ -50,11 +50,11 @@ def small(**options: int) -> Config:
     return changed("demo-paint", SMALL, {"train": options})
 
 
-def launched(line: list[str], *more: str) -> subprocess.Popen[str]:
+def launched(line: list[str], *more: str, **environment: str) -> subprocess.Popen[str]:
     """A command on two ranks by our launcher, with more of its flags."""
     flags = ["--nproc-per-node", "2", "--master-port", str(free_port()), *more]
     command = [sys.executable, "-m", "paint.training.torchrun", *flags, *line[3:]]
-    return started(command, ACCELERATE_USE_CPU="true")
+    return started(command, ACCELERATE_USE_CPU="true", **environment)
 
 
 def by_torchrun(folder: Path, in_step: str) -> subprocess.Popen[str]:
@@ -117,30 +117,18 @@ JUDGE = """
 import os
 
 async def grade(completion, row):
-    if "JUDGE_IS_DOWN" in os.environ:
-        raise ConnectionError("nobody answers")
     return {"reward": 0.5, "reason": f"process {os.getpid()}"}
 """
 
 
-def judged_by_ranks(folder: Path, method: str, **environment: str) -> subprocess.Popen[str]:
-    """Two ranks whose completions an async function grades."""
-    (folder / "rank_judge.py").write_text(JUDGE)
-    grading = {"grader": "rank_judge:grade", "timeout": 2.0}
-    config = changed(method, SMALL, {"train": {"steps": 1}, "grading": grading})
-    if method == "demo-grpo":
-        config = config.changed("rollout", samples_per_problem=2)
-    line = train_command(config, folder / "run")
-    flags = ["--nproc-per-node", "2", "--master-port", str(free_port())]
-    command = [sys.executable, "-m", "paint.training.torchrun", *flags, *line[3:]]
-    path = os.pathsep.join([str(folder), *filter(None, sys.path)])
-    return started(command, ACCELERATE_USE_CPU="true", PYTHONPATH=path, **environment)
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["demo-grpo"])
-def test_ranks_each_grades_its_own_completions(method: str, tmp_path: Path) -> None:
-    process = judged_by_ranks(tmp_path, method)
+def test_ranks_each_grades_its_own_completions(tmp_path: Path) -> None:
+    (tmp_path / "rank_judge.py").write_text(JUDGE)
+    grading = {"grader": "rank_judge:grade", "timeout": 2.0}
+    config = changed("demo-grpo", SMALL, {"train": {"steps": 1}, "grading": grading})
+    config = config.changed("rollout", samples_per_problem=2)
+    path = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
+    process = launched(train_command(config, tmp_path / "run"), PYTHONPATH=path)
     output, _ = process.communicate(timeout=300)
     assert process.returncode == 0, output
     reasons = [row["reason"] for row in stored(tmp_path / "run")]

@@ -614,6 +614,8 @@ def test_run_folder_stores_config_versions_and_requested_files(run: Path) -> Non
     assert names == {"run.json", "metrics.jsonl", "rollouts", "tokens", "checkpoints"}
     checkpoints = sorted(path.name for path in (run / "checkpoints").iterdir())
     assert checkpoints == ["step-000002", "step-000003"]
+    assert not list(run.rglob("behind*"))  # of off-policy steps alone, as their metrics
+    assert not [name for name in read_metrics(run)[-1] if name.startswith("off_policy")]
 
 
 def test_trackers_receive_every_metric(tmp_path: Path) -> None:

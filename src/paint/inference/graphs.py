@@ -7,7 +7,6 @@ and stays eager, as does one whose graph computes something else.
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -66,8 +65,10 @@ class GraphedStep:
                 step()
             eager = self.copy()
             self.restore(before)
-            graph = self.capture(step)
-            # A capture only records.
+            graph = torch.cuda.CUDAGraph()
+            # A capture only records. It fails where the step waits.
+            with torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
+                step()
             graph.replay()
         # A RuntimeError, too, but no reason against graphs: the engine continues with fewer rows.
         except torch.OutOfMemoryError:
@@ -85,13 +86,6 @@ class GraphedStep:
         else:
             self._disable("a graph's tokens or log-probs differ from those of the eager step")
             self.restore(eager)
-
-    def capture(self, step: Step) -> Any:
-        """Return a graph of a step, which is not run. Raises RuntimeError if the step waits."""
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
-            step()
-        return graph
 
     @contextmanager
     def _on_side_stream(self) -> Iterator[None]:

@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from paint.config.recipe import flags, read_recipe
@@ -51,43 +50,24 @@ class RanksEnded(PaintError):
         self.status = status
 
 
-@dataclass(frozen=True)
-class GpuPlacement:
-    trainers: tuple[str, ...]  # the GPU of each rank
-    servers: tuple[str, ...]  # the GPUs of each server, as ``rollout.server_gpus``
-    shared: bool  # the same GPUs train and serve, in turns
-    reason: str  # why, in words
+def place_ranks(run: Resolved, gpus: int, most: int) -> tuple[list[str], Resolved]:
+    """Return which of a machine's GPUs train, at most so many, and the run with servers on others.
 
-    @property
-    def environment(self) -> dict[str, str]:
-        """The variables by which the ranks see their GPUs and no others."""
-        # Without GPUs, accelerate connects ranks only if it is told to use the CPU.
-        if not self.trainers or NO_GPU in self.trainers:
-            return {"CUDA_VISIBLE_DEVICES": "", "ACCELERATE_USE_CPU": "true"}
-        return {"CUDA_VISIBLE_DEVICES": ",".join(self.trainers)}
-
-    def __str__(self) -> str:
-        trained = ", ".join(self.trainers) or "none"
-        served = ", ".join(self.servers) or "none"
-        return f"train on {trained}; serve on {served} ({self.reason})"
-
-
-def place_ranks(gpus: int, run: Resolved, most: int) -> GpuPlacement:
-    """Return which of a machine's GPUs train, at most so many, and which serve.
-
-    Servers named by ``rollout.server_gpus`` stay where they are, and the other GPUs train.
+    Servers named by ``rollout.server_gpus`` stay where they are, and the other GPUs train. Without
+    servers, the ranks generate.
     """
     names, memory = _gpus_of_machine(gpus)
-    if run.rollout.server_gpus:
-        left = list(names)
-        for gpu in ",".join(run.rollout.server_gpus).split(","):
-            if gpu in left and not run.rollout.colocate:
-                left.remove(gpu)
-        if most and not left:
+    rollout = run.rollout
+    if rollout.server_gpus:
+        trainers = list(names)
+        for gpu in ",".join(rollout.server_gpus).split(","):
+            if gpu in trainers and not rollout.colocate:
+                trainers.remove(gpu)
+        if most and not trainers:
             raise ConfigError("rollout.server_gpus leaves none of the GPUs of --gpus to train")
-        named = run.rollout.server_gpus, run.rollout.colocate, "rollout.server_gpus"
-        return GpuPlacement(tuple(left[:most]), *named)
-    size = tensor_parallel_size(run.rollout) or 1
+        named = rollout.server_gpus, rollout.colocate, "rollout.server_gpus"
+        return _placed(run, trainers[:most], *named)
+    size = tensor_parallel_size(rollout) or 1
     if memory:
         with suppress(ConfigError):  # a model that is not planned
             size = server_of(make_plan(run, Machine(gpus, memory))).gpus
@@ -98,9 +78,30 @@ def place_ranks(gpus: int, run: Resolved, most: int) -> GpuPlacement:
     # gpu_environment knows one name for a server without a GPU, and no list of it.
     if is_cpu:
         size = 1
-    servers = [",".join(served[i : i + size]) for i in range(0, len(served), size)]
+    servers = tuple(",".join(served[i : i + size]) for i in range(0, len(served), size))
     shared = split.shared and not is_cpu  # on a CPU, servers do not sleep
-    return GpuPlacement(tuple(names[: split.trainers]), tuple(servers), shared, split.reason)
+    return _placed(run, names[: split.trainers], servers, shared, split.reason)
+
+
+def _placed(
+    run: Resolved, trainers: list[str], servers: tuple[str, ...], shared: bool, reason: str
+) -> tuple[list[str], Resolved]:
+    train, serve = ", ".join(trainers) or "none", ", ".join(servers) or "none"
+    LOGGER.info("gpus: train on %s; serve on %s (%s)", train, serve, reason)
+    if servers:
+        engine = server_engine(run.rollout.engine)
+        changes = {"engine": engine, "server_gpus": servers, "colocate": shared}
+        return trainers, run.changed("rollout", **changes)
+    engine = resolved_engine(run.rollout.engine, bool(run.rollout.urls))
+    return trainers, run.changed("rollout", engine=engine)
+
+
+def visible(trainers: Sequence[str]) -> dict[str, str]:
+    """Return the variables by which ranks see the GPUs that train and no others."""
+    # Without GPUs, accelerate connects ranks only if it is told to use the CPU.
+    if not trainers or NO_GPU in trainers:
+        return {"CUDA_VISIBLE_DEVICES": "", "ACCELERATE_USE_CPU": "true"}
+    return {"CUDA_VISIBLE_DEVICES": ",".join(trainers)}
 
 
 def _beside(run: Resolved, gpus: int, most: int, size: int) -> Split:
@@ -119,35 +120,15 @@ def _beside(run: Resolved, gpus: int, most: int, size: int) -> Split:
     return Split(most, gpus, True, "one process, and its server next to it")
 
 
-def with_servers(run: Resolved, placement: GpuPlacement) -> Resolved:
-    """Return the run with the servers of a placement; without any, the ranks generate."""
-    rollout = run.rollout
-    if not placement.servers:
-        engine = resolved_engine(rollout.engine, bool(rollout.urls))
-        return run.changed("rollout", engine=engine)
-    return run.changed(
-        "rollout",
-        engine=server_engine(rollout.engine),
-        server_gpus=placement.servers,
-        colocate=placement.shared,
-    )
-
-
 @contextmanager
 def on_gpus(gpus: int, run: Resolved, *, ranks: int) -> Iterator[Resolved]:
     """Yield the run for one process that trains on ``ranks`` GPUs, with servers on the others."""
     if not gpus:
         yield run
         return
-    placement, run = _placed(enable_servers(run), gpus, ranks)
-    with _visible_gpus(placement):
+    trainers, run = place_ranks(enable_servers(run), gpus, ranks)
+    with _visible_gpus(trainers):
         yield run
-
-
-def _placed(run: Resolved, gpus: int, most: int) -> tuple[GpuPlacement, Resolved]:
-    placement = place_ranks(gpus, run, most)
-    LOGGER.info("gpus: %s", placement)
-    return placement, with_servers(run, placement)
 
 
 def run_training(
@@ -213,10 +194,9 @@ def train_on(
     """Train on so many GPUs, and return the exit status; one rank is ``train`` in this process."""
     # A resumed run keeps the engine that run.json has.
     begun = run if recipe is None else enable_servers(run)
-    placement, run = _placed(begun, gpus, gpus)
-    count = len(placement.trainers)
-    if count <= 1:
-        with _visible_gpus(placement):
+    trainers, run = place_ranks(begun, gpus, gpus)
+    if len(trainers) <= 1:
+        with _visible_gpus(trainers):
             train(run)
         return 0
 
@@ -230,14 +210,14 @@ def train_on(
         task += ["--model.path", config.model.path, "--data.path", *config.data.paths]
         task += ["--max-logprob-mismatch", str(config.rollout.max_logprob_mismatch)]
         task += ["--trust"] if foreign_code(folder) else []  # which this process has asked for
-        task += ["--server-gpus", *placement.servers] if placement.servers else []
+        task += ["--server-gpus", *config.rollout.server_gpus] if config.rollout.server_gpus else []
         task += ["--urls", *config.rollout.urls] if config.rollout.urls else []
     if LOGGER.isEnabledFor(logging.DEBUG):
         task.append("--verbose")
     command = [sys.executable, "-m", "paint.training.torchrun"]
     # --standalone takes a free port, so that two trainings fit on one machine.
-    command += ["--standalone", "--nproc-per-node", str(count), *task]
-    return _run_ranks(command, placement.environment)
+    command += ["--standalone", "--nproc-per-node", str(len(trainers)), *task]
+    return _run_ranks(command, visible(trainers))
 
 
 def _run_ranks(command: Sequence[str], pins: dict[str, str]) -> int:
@@ -278,11 +258,11 @@ def _signals() -> Iterator[list[int]]:
 
 
 @contextmanager
-def _visible_gpus(placement: GpuPlacement) -> Iterator[None]:
+def _visible_gpus(trainers: Sequence[str]) -> Iterator[None]:
     """Show the trainers' GPUs alone within the block; enter it before torch initialises CUDA."""
     before = dict(os.environ)
     # CUDA reads the variable once, when torch initialises it.
-    os.environ.update(placement.environment)
+    os.environ.update(visible(trainers))
     try:
         yield
     finally:
