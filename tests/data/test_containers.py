@@ -33,7 +33,6 @@ EXAMPLES = 15
 
 TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=8)
 SAID = TEXTS.filter(str.strip)
-IN_CSV = SAID.filter(lambda text: "\r" not in text)
 WHOLE = st.integers(-(2**53), 2**53)
 # The type Json of data sets keeps neither 17 digits nor the sign of -0.0.
 REAL = st.one_of(st.integers(-(10**6), 10**6).map(lambda n: n / 8), st.sampled_from([1e22, 1e-7]))
@@ -109,7 +108,7 @@ def chats(draw: st.DrawFn, number: int, as_text: bool) -> dict[str, Any]:
             named = draw(either({}, {"name": call["function"]["name"]}))
             messages.append({"role": "tool", **named, "content": draw(TEXTS)})
     elif draw(st.booleans()):
-        mark = draw(either({}, {"weight": 0}, {"loss": False}, {"train": True}))
+        mark = draw(either({}, {"weight": 0}, {"weight": 1}))
         messages.append({"role": "assistant", "content": draw(SAID), **mark})
         messages.append({"role": "user", "content": draw(SAID)})
     messages.append({"role": "assistant", "content": draw(SAID)})
@@ -275,20 +274,3 @@ def test_rows_are_the_same_tokens_in_every_container(policy: Policy, rows: Rows)
             assert in_order(list(map(in_file, found))) == in_order(list(map(in_file, first)))
             if is_uniform(rows):
                 assert [ids_of(policy, problem) for problem in found] == ids
-
-
-@settings(max_examples=EXAMPLES)
-@given(
-    st.lists(
-        # pandas leaves a carriage return outside of quotes.
-        st.fixed_dictionaries(dict.fromkeys(["problem", "solution", "answer"], IN_CSV)),
-        min_size=1,
-        max_size=3,
-        unique_by=lambda row: " ".join(row["problem"].split()),
-    )
-)
-def test_rows_of_text_are_the_same_in_csv(rows: Rows) -> None:
-    with tempfile.TemporaryDirectory() as name:
-        path = Path(name) / "rows.csv"
-        pd.DataFrame(rows).to_csv(path, index=False, lineterminator="\n")
-        assert read(str(path)) == read(jsonl(rows, Path(name)))

@@ -20,17 +20,6 @@ def read(folder: Path, *rows: dict[str, Any], **options: Any) -> ValidRows:
 PROMPTED = {"problem_field": "prompt", "solution_field": "completion"}
 
 
-def test_read_problems_prompt_and_completion_are_texts_or_chats(tmp_path: Path) -> None:
-    chat = {
-        "prompt": [{"role": "user", "content": "q2"}],
-        "completion": [{"role": "assistant", "content": "r2"}],
-    }
-    rows = read(tmp_path, {"prompt": "q1", "completion": "r1"}, chat, **PROMPTED)
-    found = [(problem.problem, problem.solution, problem.turns) for problem in rows.problems]
-    assert found == [("q1", "r1", ()), ("q2", "r2", (("user", "q2"),))]
-    assert rows.notes == ()
-
-
 def test_read_problems_counts_formats_of_mixed_rows(tmp_path: Path) -> None:
     rows = read(tmp_path, {"problem": "p", "solution": "s"}, GSM8K, MBPP)
     assert [note.partition(":")[0] for note in rows.notes] == [

@@ -1,6 +1,6 @@
 """Messages of chats in rows: the keys that are read, the turns that are learned, and plain values.
 
-    {"role": "assistant", "content": "4", "name": null, "loss": false}
+    {"role": "assistant", "content": "4", "name": null, "weight": false}
         -> {"role": "assistant", "content": "4", "weight": 0}
 
 A key that nothing reads is refused, since it may say how its message is to be used. An entry of an
@@ -16,10 +16,10 @@ from typing import Any, TypeGuard
 from chatforms.messages import THOUGHT_FIELDS
 from paint.data.readers import BadRow, Number, is_text, kind_of, shorten
 
-MARKS = ("weight", "loss", "train", "training", "trainable")
-"""Keys by which other trainers say whether a turn is learned: 0 or 1, true or false."""
+WEIGHT = "weight"
+"""Key by which a message says whether it is learned: 0 or 1, true or false."""
 
-_CHAT_KEYS = ("role", "content", *MARKS)
+_CHAT_KEYS = ("role", "content", WEIGHT)
 _CONVERSATION_KEYS = (*_CHAT_KEYS, "name", "tool_calls", "tool_call_id", *THOUGHT_FIELDS)
 _CALL_KEYS = ("id", "type", "function", "name", "arguments")
 
@@ -52,7 +52,7 @@ def read_conversation_messages(
 ) -> list[Mapping[str, Any]]:
     """Return the messages of field `name` that may call tools, with a text as content.
 
-    A turn that is not to be learned has a weight of 0; all other marks are left out. ``before`` are
+    A turn that is not to be learned has a weight of 0; other weights are left out. ``before`` are
     messages before them, for errors. Raises BadRow for what is none, and where no turn is learned.
     """
     later: list[Mapping[str, Any]] = []
@@ -68,40 +68,36 @@ def read_conversation_messages(
         _require_known_keys(given, _CONVERSATION_KEYS, f'field "{name}"', f"message {number}")
         for call in calls:
             _require_known_call(call, f'field "{name}"', f"a call of message {number}")
-        mark = {} if is_marked_learned(message, name, number) else {"weight": 0}
-        said = {key: value for key, value in given.items() if key not in MARKS}
+        mark = {} if is_marked_learned(message, name, number) else {WEIGHT: 0}
+        said = {key: value for key, value in given.items() if key != WEIGHT}
         later.append({"content": "", **json_value(said, name), **mark})
     if not any(map(is_learned, later)):
-        raise BadRow(f'field "{name}" has no turn to learn', ": all are marked with 0 or false")
+        raise BadRow(f'field "{name}" has no turn to learn', ": all have the weight 0")
     return later
 
 
 def is_learned(message: Mapping[str, Any]) -> bool:
     """Return whether a message of ``read_conversation_messages`` is a turn that is learned."""
-    return bool(message["role"] == "assistant" and message.get("weight", 1))
+    return bool(message["role"] == "assistant" and message.get(WEIGHT, 1))
 
 
 def is_marked_learned(message: Mapping[str, Any], name: str, number: int) -> bool:
     """Return False for a message of field `name` that says that it is not to be learned.
 
-    Raises BadRow for a mark that is neither 0 nor 1, for two that contradict each other, and for
-    another's turn than the assistant's that is to be learned.
+    Raises BadRow for a weight that is neither 0 nor 1, and for another's turn than the assistant's
+    that is to be learned.
     """
-    marks = {key: message[key] for key in MARKS if message.get(key) is not None}
-    values = set()
-    for key, mark in marks.items():
-        value = json_value(mark, name)
-        if not isinstance(value, int | float) or value not in (0, 1):
-            detail = f': message {number} has "{key}" {shorten(mark)}; it must be 0 or 1'
-            raise BadRow(f'field "{name}" weighs a turn', f"{detail}, or true or false")
-        values.add(bool(value))
-    is_others = message.get("role") != "assistant"
-    if len(values) == 2 or (is_others and True in values):
-        shown = ", ".join(f'"{key}" {shorten(mark)}' for key, mark in marks.items())
-        reason = "only turns of the assistant are learned" if is_others else "these contradict"
-        detail = f": message {number} has {shown}, and {reason}; leave it out"
-        raise BadRow(f'field "{name}" marks a turn wrongly', detail)
-    return False not in values
+    weight = message.get(WEIGHT)
+    if weight is None:
+        return True
+    value = json_value(weight, name)
+    if not isinstance(value, int | float) or value not in (0, 1):
+        detail = f': message {number} has "weight" {shorten(weight)}; it must be 0 or 1'
+        raise BadRow(f'field "{name}" weighs a turn', f"{detail}, or true or false")
+    if value and message.get("role") != "assistant":
+        detail = f': message {number} has "weight" {shorten(weight)}; leave it out'
+        raise BadRow(f"field \"{name}\" has others' turns to learn than the assistant's", detail)
+    return bool(value)
 
 
 def _given(message: Mapping[str, Any]) -> dict[str, Any]:
