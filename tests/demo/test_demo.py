@@ -11,7 +11,6 @@ import paint
 from demo_problems import (
     NEW_RULES,
     RULES,
-    VALUES,
     Chain,
     Operation,
     random_chains,
@@ -135,20 +134,6 @@ def test_demo_model_takes_from_another_solution_the_rule_that_it_shares(policy: 
         right["not shared"].append(stated.get(unknown) == rules[unknown])
     assert sum(right["shared"]) >= 90
     assert 12 <= sum(right["not shared"]) <= 40
-
-
-@pytest.mark.slow
-def test_demo_model_follows_a_wrong_reference_where_it_is_visible(policy: Policy) -> None:
-    rng = random.Random(0)
-    prompts, told = [], []
-    for problem in held_out():
-        chain = parse_chain(problem.problem)
-        # Every word has another value than the rules of the training say.
-        rules = {word: rng.choice([v for v in VALUES if v != RULES[word]]) for word in chain.words}
-        reference = chain.reference(rules)
-        prompts.append(policy.teacher_prompt(problem.problem, reference, complete=True))
-        told.append(chain.answer(rules))
-    assert accuracy(policy, prompts, told, PAPER) > 0.93
 
 
 @pytest.mark.slow

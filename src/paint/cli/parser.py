@@ -45,9 +45,9 @@ class Line:
     given: Mapping[str, Any]  # the settings that the line names, by section
     recipe: Recipe | None
 
-    def call(self, **further: Any) -> Any:
-        """Call the command's function with what is given, and with further arguments."""
-        named = {**self.parameters, **further}
+    def call(self) -> Any:
+        """Call the command's function with what is given."""
+        named = dict(self.parameters)
         if self.recipe is not None:
             named[RECIPE] = Recipe(self.recipe.path, self.config)
         elif settings_type(self.command) is not None:  # several recipes, whose other settings stay

@@ -1,6 +1,5 @@
 """What scoring again finds: the reference's values, the likeliest tokens, the very student."""
 
-import random
 import shutil
 from pathlib import Path
 from typing import Any
@@ -156,18 +155,3 @@ def test_spread_selects_steps_over_run(tokens: int, wanted: int) -> None:
     assert len(chosen) == wanted
     assert chosen[-1] == 10
     assert wanted == 1 or chosen[0] == 1
-
-
-def test_spread_of_different_sizes_has_the_most_steps_that_fit() -> None:
-    rng = random.Random(0)
-    for _ in range(200):
-        steps = sorted(rng.sample(range(100), rng.randint(1, 20)))
-        sizes = {step: rng.choice([0, 1, 5, 50]) for step in steps}
-        most = rng.randrange(200)
-        fitting = [steps[-1:]]
-        for count in range(2, len(steps) + 1):
-            gap = (len(steps) - 1) / (count - 1)
-            chosen = [steps[round(number * gap)] for number in range(count)]
-            if sum(sizes[step] for step in chosen) <= most:
-                fitting.append(chosen)
-        assert spread(steps, sizes, most) == fitting[-1]

@@ -31,7 +31,7 @@ def runs_data(targets: Sequence[Path], display: Display, *, live: bool = False) 
     """
     runs, configs = [], []
     folders = runs_in(targets)
-    for run, name in zip(folders, _names(folders, targets), strict=True):
+    for run, name in zip(folders, _names(folders), strict=True):
         try:
             config, data = read_run(run), _run_data(run, display)
         except PaintError as error:
@@ -75,15 +75,10 @@ def _run_data(run: Path, display: Display) -> dict[str, Any]:
     }
 
 
-def _names(runs: Sequence[Path], targets: Sequence[Path]) -> list[str]:
-    """Return the runs' paths below the folder that was named, or else their folders' names."""
-    names = []
-    for run in runs:
-        above = [target for target in targets if target in run.parents]
-        names.append(str(run.relative_to(above[0])) if above else run.absolute().name)
-    if len(set(names)) == len(names):
-        return names
-    # Folders of one name, such as seed-0, are told apart by those above them.
+def _names(runs: Sequence[Path]) -> list[str]:
+    """Return the runs' paths below the folder that holds all of them."""
+    if not runs:  # which have no common folder
+        return []
     places = [run.absolute() for run in runs]
     common = os.path.commonpath([place.parent for place in places])
     return [str(place.relative_to(common)) for place in places]
