@@ -26,6 +26,18 @@ USER_ERRORS = [
     ("trian demo-paint", "did you mean train?"),
     ("advise demo-paint --train.method sft", 'train.method "sft"'),
     ("train nowhere.toml", "nowhere.toml cannot be read: No such file or directory"),
+    ("advise nowhere.toml", "nowhere.toml cannot be read"),
+    ("bake nowhere.md nowhere.jsonl demo-bake", "nowhere"),
+    ("compare nowhere.toml", "nowhere.toml cannot be read"),
+    ("config nowhere.toml", "nowhere.toml cannot be read"),
+    ("data validate nowhere.jsonl demo-paint", "nowhere.jsonl"),
+    ("demo nowhere", "nowhere"),
+    ("export nowhere out", "nowhere"),
+    ("grade nowhere", "nowhere"),
+    ("held-out-kl nowhere nowhere.jsonl", "nowhere holds no run"),
+    ("plan nowhere.toml", "nowhere.toml cannot be read"),
+    ("runs nowhere", "nowhere holds no run"),
+    ("show nowhere", "nowhere holds neither a run"),
     ("train", "RECIPE"),
     ("train demo-paint ---train.steps 1", "unknown flag ---train.steps"),
     ("train demo-paint --train 1", "--train; it is a section, of settings such as train."),
@@ -109,7 +121,7 @@ def test_train_closed_stdout_continues(tmp_path: Path) -> None:
 
 
 def test_cli_interrupted_before_main_prints_nothing(tmp_path: Path) -> None:
-    (tmp_path / "tyro.py").write_text("raise KeyboardInterrupt")
+    (tmp_path / "filelock.py").write_text("raise KeyboardInterrupt")
     paths = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     line, env = [sys.executable, "-m", "paint.cli", "--help"], os.environ | {"PYTHONPATH": paths}
     ended = subprocess.run(line, env=env, capture_output=True)
