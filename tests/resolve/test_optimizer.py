@@ -1,7 +1,10 @@
-"""The optimizer, and the learning-rate schedules."""
+"""The optimizer, 8-bit moments included, and the learning-rate schedules."""
 
 import io
 import math
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,7 @@ from paint.config.schema import Config, ConfigError, ModelConfig, TrainConfig
 from paint.core.extensions import spec_of
 from paint.inference.engine import EngineError
 from paint.inference.local import LocalEngine
+from paint.models.policy import Policy
 from paint.resolve.memory import Rows, training_memory
 from paint.resolve.optimizer import (
     AdamW,
@@ -26,10 +30,62 @@ from paint.resolve.shapes import SHAPES
 from paint.training.checkpoint import load_optimizer_state
 from runs import adapter, assert_same, changed, last_checkpoint, train, train_in_parts
 
+FAKE = """
+import torch
+
+class AdamW8bit(torch.optim.AdamW):
+    def step(self):
+        super().step()
+        for state in self.state.values():
+            for name in ("exp_avg", "exp_avg_sq"):
+                scale = state[name].abs().max().clamp(min=1e-12) / 127
+                state[name].copy_((state[name] / scale).round() * scale)
+"""
+"""What bitsandbytes.optim has, where it is not installed: moments of 255 values."""
+
+
+@pytest.fixture
+def bitsandbytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: Policy) -> Iterator[None]:
+    """bitsandbytes, or what stands for it."""
+    # peft looks for it once, when the policy gets its adapter, and wants layers that this lacks.
+    if find_spec("bitsandbytes") is not None:
+        yield
+        return
+    (tmp_path / "bitsandbytes").mkdir()
+    (tmp_path / "bitsandbytes/__init__.py").touch()
+    (tmp_path / "bitsandbytes/optim.py").write_text(FAKE)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield
+    for name in ("bitsandbytes", "bitsandbytes.optim"):  # other tests would take it for installed
+        sys.modules.pop(name, None)
+
 
 def small(**options: Any) -> dict[str, dict[str, Any]]:
     options = {"batch_size": 2, "checkpoint_every": 1, "learning_rate": 1e-3} | options
     return {"model": {"lora_rank": 4}, "rollout": {"max_new_tokens": 20}, "train": options}
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("bitsandbytes")
+def test_open_optimizer_8bit_run_resumed_is_bitwise_equal(tmp_path: Path) -> None:
+    def config(steps: int, optimizer: str = "adamw8bit") -> Any:
+        return changed("demo-paint", small(steps=steps, optimizer=optimizer))
+
+    train(config(3), tmp_path / "whole")
+    train_in_parts(config(3), tmp_path / "broken", first=1)
+    assert_same(adapter(tmp_path / "broken"), adapter(tmp_path / "whole"))
+    train(config(3, "adamw"), tmp_path / "float32")
+    with pytest.raises(AssertionError):
+        assert_same(adapter(tmp_path / "float32"), adapter(tmp_path / "whole"))
+
+
+def test_open_optimizer_8bit_without_bitsandbytes_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"train\.optimizer .*pip install bitsandbytes"):
+        train(changed("demo-paint", small(steps=1, optimizer="adamw8bit")), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_open_optimizer_on_cuda_is_fused_and_resumes_bitwise(
@@ -135,7 +191,7 @@ def test_training_memory_asks_optimizer_for_its_bytes() -> None:
         )
         return memory.optimizer / memory.adapters
 
-    assert [optimizer_bytes(name) for name in ("adamw", LION)] == [2, 1]
+    assert [optimizer_bytes(name) for name in ("adamw", "adamw8bit", LION)] == [2, 0.5, 1]
 
 
 class Sgd(OptimizerFactory):

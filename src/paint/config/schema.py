@@ -443,7 +443,8 @@ class TrainConfig(Section):
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     """Learning rate after the warm-up: constant, or falling to 0 (OPSD's scripts: constant)."""
     optimizer: str = "adamw"
-    """adamw, or module:Class, one of your own (docs/how-to/extend.md) (OPSD's scripts: AdamW)."""
+    """adamw; adamw8bit of bitsandbytes, with 2 bytes a trained weight in place of 8; or
+    module:Class, one of your own (paint.resolve.optimizer) (OPSD's scripts: AdamW)."""
     weight_decay: float = setting(0.0, within("[0, inf)"))
     """The optimizer's decay of the adapters, at least 0 (OPSD's scripts: none)."""
     max_grad_norm: float = setting(0.1, within("(0, inf)"))

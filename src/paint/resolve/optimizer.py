@@ -4,10 +4,12 @@ docs/how-to/extend.md has one of one's own. This module does not import torch: m
 by it.
 """
 
+import importlib
 import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from paint.config.recipe import require_bitsandbytes
 from paint.config.schema import TrainConfig
 from paint.core.errors import ConfigError, format_short
 from paint.core.extensions import (
@@ -87,17 +89,42 @@ class AdamW(OptimizerFactory):
 
         is_on_cuda = all(parameter.is_cuda for parameter in parameters)
         return torch.optim.AdamW(
-            parameters,
-            lr=config.learning_rate,
-            # docs/fidelity.md, C29: the defaults of torch and of the scripts' trainer.
-            betas=(0.9, 0.999),
-            eps=1e-8,
-            weight_decay=config.weight_decay,
-            fused=True if is_on_cuda else None,
+            parameters, **_adam_settings(config), fused=True if is_on_cuda else None
         )
 
 
-OPTIMIZERS: dict[str, type[OptimizerFactory]] = {"adamw": AdamW}
+class AdamW8bit(OptimizerFactory):
+    """AdamW whose moments are stored in 8 bits, by blocks of 256 numbers, by bitsandbytes.
+
+    The moments of parameters with fewer than 4,096 numbers stay in float32 (Dettmers et al. 2022,
+    "8-bit Optimizers via Block-wise Quantization").
+    """
+
+    name = "adamw8bit"
+    state_bytes = 2  # two moments in 8 bits
+
+    def check(self, config: TrainConfig) -> None:
+        require_bitsandbytes(f"train.optimizer {self.name}")
+
+    def open(
+        self, parameters: Sequence["nn.Parameter"], config: TrainConfig
+    ) -> "torch.optim.Optimizer":
+        library: Any = importlib.import_module("bitsandbytes.optim")
+        opened: torch.optim.Optimizer = library.AdamW8bit(parameters, **_adam_settings(config))
+        return opened
+
+
+OPTIMIZERS: dict[str, type[OptimizerFactory]] = {"adamw": AdamW, "adamw8bit": AdamW8bit}
+
+
+def _adam_settings(config: TrainConfig) -> dict[str, Any]:
+    return {
+        "lr": config.learning_rate,
+        # docs/fidelity.md, C29: the defaults of torch and of the scripts' trainer.
+        "betas": (0.9, 0.999),
+        "eps": 1e-8,
+        "weight_decay": config.weight_decay,
+    }
 
 
 def find_optimizer(config: TrainConfig) -> OptimizerFactory:
