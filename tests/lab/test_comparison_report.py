@@ -96,8 +96,13 @@ def test_comparison_report_of_a_control_has_its_gain_beside_the_gain() -> None:
     gains = {row[0]: row[table.columns.index("gain on the control")] for row in table.rows}
     assert gains["base"] == ""
     assert gains["few"].startswith("+12.5")
+    [line] = [line for line in report.lines if line.startswith("few: ")]
+    assert "33.3" in line
+    assert "75.0" in line
+    assert "on the control, where nothing can be gained, +12.5" in line
     without = comparison_report(layout, RESULTS)
     assert "gain on the control" not in without.tables[0].columns
+    assert not any(line.startswith("few: ") for line in without.lines)
 
 
 REWARDS = {key: 0.01 + 0.84 * scores for key, scores in SCORES.items()}
@@ -152,6 +157,19 @@ def test_comparison_tables_have_every_row_in_its_column() -> None:
         for row in rows
     ]
     assert ["many", "83.3", "75.0"] in seeds.rows
+
+
+def test_comparison_report_of_a_sweep_names_the_best_row_and_that_it_was_chosen() -> None:
+    # Means over both seeds: never 16 of 24, many 19, few 18.
+    layout = Layout("", ["never", "few", "many"], is_sweep=True)
+    report = comparison_report(layout, RESULTS)
+    lead = compare_seeds(SCORES["few", 2], SCORES["many", 8])
+    [line] = report.lines
+    assert line.startswith(f"Best Avg@4: many, {lead.points(sign=True)} points over few; 0 is in")
+    assert "chosen on these problems, as the best of 3 rows, so its score is optimistic" in line
+    assert comparison_report(replace(layout, is_sweep=False), RESULTS).lines == []
+    alone = Layout("", ["many"], is_sweep=True)
+    assert comparison_report(alone, RESULTS).lines == []
 
 
 def test_step_rows_checkpoint_has_score_cost_and_lead() -> None:
@@ -225,7 +243,7 @@ def test_results_leave_out_samples_and_problems_that_were_not_graded() -> None:
 
 
 def test_comparison_report_of_a_judge_has_mean_rewards_and_no_share_of_ones() -> None:
-    layout = Layout("", ["never", "many", "few"])
+    layout = Layout("", ["never", "many", "few"], is_sweep=True)
     report = comparison_report(layout, judged())
     main, pairs, _, seeds, by_step, best = report.tables
     assert main.columns[1:3] == ["Mean reward", "gain over base"]
@@ -247,6 +265,8 @@ def test_comparison_report_of_a_judge_has_mean_rewards_and_no_share_of_ones() ->
         assert row[:3] == [f"{after} less {before}", difference, f"{p:.4f}"]
     assert ["many", "71.0", "64.0"] in seeds.rows
     assert ["many", "67.5", "67.5", "4, 8"] in best.rows
+    lead = compare_seeds(ends["few"], ends["many"]).points(sign=True)
+    assert report.lines[0].startswith(f"Best Mean reward: many, {lead} hundredths over few; 0 is")
     assert [(chart.metric, chart.unit) for chart in report.charts] == [
         ("reward", "hundredths"),
         ("reward", "points"),
@@ -254,7 +274,7 @@ def test_comparison_report_of_a_judge_has_mean_rewards_and_no_share_of_ones() ->
 
 
 def test_comparison_of_rewards_beyond_one_shows_them_and_compares_nothing(tmp_path: Path) -> None:
-    layout = Layout("", ["never", "many", "few"])
+    layout = Layout("", ["never", "many", "few"], is_sweep=True)
     results = judged(has_shares=False)
     report = comparison_report(layout, results)
     assert [row for row in report.rows if row.against] == []
@@ -265,3 +285,4 @@ def test_comparison_of_rewards_beyond_one_shows_them_and_compares_nothing(tmp_pa
         for name, step in (("base", 0), ("never", 8), ("many", 8), ("few", 2))
     }
     assert "gain over base" not in main.columns
+    assert "rewards beyond 0 and 1 are not compared" in report.lines[0]

@@ -28,11 +28,13 @@ from paint.lab.checkpoint_results import (
     read_results,
 )
 from paint.lab.eval_protocols import protocol_for
+from paint.lab.repaired import repaired_table
 from paint.lab.runner import ExperimentRun, run_experiment
 from paint.models.weights import trained_in
 from paint.training.run_log import new_run
 from processes import until
 from runs import Sections, rows_of, tight_and_loose
+from verdicts import is_correct
 
 PROBLEMS, SAMPLES = 5, 3
 SMALL = ["--problems", str(PROBLEMS), "--samples", str(SAMPLES)]
@@ -120,6 +122,33 @@ def test_experiment_of_the_demo_has_the_shares_of_its_control(finished: Experime
         assert asked <= {row["problem"] for row in rows_of(NEW_RULES_PROBLEMS)}
 
 
+def test_repaired_table_shows_the_problem_that_rose_most(finished: Experiment) -> None:
+    folder, _, _ = finished
+    results = [r for r in read_results(folder) if r.seed == 1 and r.run != "tight"]
+    place = folder / "evaluation/seed-1"
+    grades: dict[str, Any] = {}
+    for run in ("base", "loose"):
+        correct = [row["correct"] for row in rows_of(place / run / "demo/grades.jsonl")]
+        grades[run] = np.reshape(correct, (PROBLEMS, SAMPLES))
+    # A problem that the base also gets wrong, and the run also right.
+    mixed = ~grades["base"].all(axis=1) & grades["loose"].any(axis=1)
+    number = int(mixed.argmax())
+    assert mixed[number]
+    rises = {"base": [0] * PROBLEMS, "loose": [int(i == number) for i in range(PROBLEMS)]}
+    results = [replace(result, right=rises[result.run]) for result in results]
+
+    table = repaired_table("loose", results, folder)
+    assert table is not None
+    cells = dict(table.rows)
+    problem = rows_of(place / "base/demo/problems.jsonl")[number]
+    assert cells["problem"] == problem["problem"]
+    assert cells["reference"] == problem["solution"]
+    assert not is_correct(cells["before"], problem["answer"])
+    assert is_correct(cells["after"], problem["answer"])
+    fallen = [replace(result, right=[0] * PROBLEMS) for result in results]
+    assert repaired_table("loose", fallen, folder) is None
+
+
 def test_experiment_results_have_one_row_per_run_and_seed(finished: Experiment) -> None:
     folder, _, _ = finished
     results = read_results(folder)
@@ -182,8 +211,10 @@ def test_experiment_every_checkpoint_adds_evaluations_without_training(
     assert any(moved)
 
     written = (finished.folder / "results.md").read_text()
-    assert written.count("**Avg@3 of each seed") == 1
-    assert (folder / "results.md").read_text().startswith(written.rstrip())
+    # Then come a repaired problem, if there is one, and what was found in words.
+    headline = written.partition("\n\n**The problem that")[0].partition("\n- ")[0].rstrip()
+    assert headline.count("**Avg@3 of each seed") == 1
+    assert (folder / "results.md").read_text().startswith(headline)
     assert "Avg@3 by step" in said
 
 

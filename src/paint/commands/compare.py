@@ -92,8 +92,8 @@ def compare(
         if gpus:
             rows, exam = _with_servers(rows, exam, placed.rollout.server_gpus)
         options = {"every_checkpoint": every_checkpoint, "confirm": confirm}
-        all_pairs = not against_last
-        return _measured(rows, range(seed, seed + seeds), folder, exam, all_pairs, options)
+        layout = {"all_pairs": not against_last, "is_sweep": bool(sweep)}
+        return _measured(rows, range(seed, seed + seeds), folder, exam, layout, options)
 
 
 def _named(
@@ -144,7 +144,7 @@ def _measured(
     seeds: Sequence[int],
     folder: Path,
     exam: EvalProtocol,
-    all_pairs: bool,
+    layout: Mapping[str, bool],
     options: Mapping[str, bool],
 ) -> "pd.DataFrame":
     # Here, since they import torch, which takes seconds.
@@ -155,5 +155,5 @@ def _measured(
     runs = [ExperimentRun(name, run.config) for name, run in rows]
     display, title = Display(), title_of(runs[-1].config, exam.benchmark.name)
     results = run_experiment(runs, seeds, folder, exam, display, **options)
-    publish(Layout(title, [run.name for run in runs], all_pairs), results, folder, display)
+    publish(Layout(title, [run.name for run in runs], **layout), results, folder, display)
     return frame_of_results(results)

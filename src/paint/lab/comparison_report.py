@@ -51,6 +51,7 @@ from paint.lab.checkpoint_results import (
     score_of,
     shares,
 )
+from paint.lab.repaired import repaired_table
 
 RESULTS = "results"  # name of the files
 
@@ -74,6 +75,7 @@ class Layout:
     title: str
     names: Sequence[str]  # of the runs, in order; the base model's row stands before them
     all_pairs: bool = True  # a table of all differences, not of those with the last run alone
+    is_sweep: bool = False  # one recipe with other settings, of which the best is looked for
 
     @property
     def rows(self) -> list[str]:
@@ -87,7 +89,11 @@ class Layout:
 def publish(layout: Layout, results: Results, folder: Path, display: Display) -> None:
     """Print the tables, and write results.json and results.md."""
     report = comparison_report(layout, results)
+    repaired = repaired_table(layout.last, results, folder)
+    if repaired is not None:
+        report.tables.append(repaired)
     to_terminal(report.tables, display.console)
+    display.notes(report.lines)
     write_report(folder, RESULTS, report, RunError)
     display.note(
         f"in {folder}: {RESULTS}.md, made from results.jsonl; page with charts: `paint show "
@@ -103,7 +109,7 @@ def title_of(config: Config, benchmark: str) -> str:
 
 
 def comparison_report(layout: Layout, results: Results) -> Report:
-    """Return the rows, tables and charts of an experiment."""
+    """Return the rows, tables, charts and sentences of an experiment."""
     rows = comparison_rows(layout, results)
     tables = comparison_tables(layout, rows, results)
     if not all(result.is_last for result in results):
@@ -113,7 +119,52 @@ def comparison_report(layout: Layout, results: Results) -> Report:
     levels = Chart(score.name, score.metric, score.unit, evaluation_name(results))
     same = "on the same seeds and problems"
     pairs = Chart("Differences", score.metric, "points", same, is_difference=True)
-    return Report(rows, tables, [levels, pairs])
+    lines = [describe_best(layout, results)] if layout.is_sweep and len(layout.names) > 1 else []
+    for name in layout.names:
+        lines += describe_control(name, rows, score)
+    return Report(rows, tables, [levels, pairs], lines)
+
+
+def describe_control(name: str, rows: Sequence[Measurement], score: ComparisonScore) -> list[str]:
+    """Return a sentence on a run's score and its gain on the control; [] without a control."""
+    last = {"step": None, "p": None}
+    lines = []
+    for control in select_rows(rows, policy=name, metric=CONTROL, against=BASE, **last):
+        [before] = select_rows(rows, policy=BASE, metric=score.metric, **last)
+        [after] = select_rows(rows, policy=name, metric=score.metric, **last)
+        lines.append(
+            f"{name}: {before.text(score.unit)} {score.unit} before training, "
+            f"{after.text(score.unit)} after it; on the control, where nothing can be gained, "
+            f"{control.text('points')} {score.points}"
+        )
+    return lines
+
+
+def describe_best(layout: Layout, results: Results) -> str:
+    """Name the row with the highest score of at least two, and warn that it was chosen by it."""
+    last, score = by_run(results), score_of(results)
+    means = {name: float(score.values(last[name]).mean()) for name in layout.names}
+    # Of equal rows the first stays first.
+    best, second, *_ = sorted(means, key=lambda name: -means[name])
+    if means[best] == means[second]:
+        equal = [name for name in means if means[name] == means[best]]
+        return (
+            f"No row is best: {', '.join(equal)} have the same {score.name}, "
+            f"{100 * means[best]:.1f}; take more problems or samples"
+        )
+    if score.is_compared:
+        gap = compare_seeds(score.values(last[second]), score.values(last[best]))
+        lead = gap.points(sign=True)
+        verdict = "; 0 is in the interval, so the two are not told apart" if gap.low <= 0 else ""
+    else:
+        lead = f"{100 * (means[best] - means[second]):+.1f}"
+        verdict = "; rewards beyond 0 and 1 are not compared"
+    return (
+        f"Best {score.name}: {best}, {lead} {score.points} over "
+        f"{second}{verdict}. It was chosen on these problems, as the best of "
+        f"{len(means)} rows, so its score is optimistic: evaluate it on other problems (`paint "
+        f"eval`), and report that"
+    )
 
 
 def comparison_rows(layout: Layout, results: Results) -> list[Measurement]:

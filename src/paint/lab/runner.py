@@ -21,6 +21,8 @@ from pathlib import Path
 from time import monotonic
 from typing import IO
 
+import numpy as np
+
 from paint.config.collapse import describe_end
 from paint.config.recipe import WRITTEN_HINT, differences, from_table, to_table
 from paint.config.run_folder import (
@@ -164,6 +166,7 @@ def run_experiment(
         missing = list(filter(missing_steps, seeded))
         _require_same(folder, seeded, missing, list(_stored(folder).values()), protocol)
     _announce(folder, len(seeded), missing, display, confirm=confirm)
+    spent: list[float] = []
     # First the runs that no other process works on; then the others, each as soon as it is free.
     for waiting in (None, display.note):
         for number, run in enumerate(seeded, start=1):
@@ -177,8 +180,13 @@ def run_experiment(
                     continue
                 steps_left = missing_steps(run)  # the other process may have just finished it
                 if steps_left:
-                    display.note(f"{number} of {len(seeded)}: {run.label}")
+                    left = _time_left(spent, len(list(filter(missing_steps, seeded))))
+                    display.note(f"{number} of {len(seeded)}: {run.label}{left}")
+                    began = monotonic()
                     _add_results(folder, _run(run, steps_left, folder, protocol, display), display)
+                    # The base is not trained: its time says nothing about that of the others.
+                    if run.name != BASE:
+                        spent.append(monotonic() - began)
                 # After an error it stays, so that a waiting and a later process lock the same file.
                 lock.unlink(missing_ok=True)
 
@@ -218,6 +226,12 @@ def _announce(
     ]
     if trained:
         display.on_estimate = LongWork(display, trained[0].label, len(trained), confirm=confirm)
+
+
+def _time_left(spent: Sequence[float], runs: int) -> str:
+    if not spent:
+        return ""
+    return f"; about {format_duration(float(np.mean(spent)) * runs)} left"
 
 
 def _add_results(folder: Path, results: Sequence[CheckpointResult], display: Display) -> None:
