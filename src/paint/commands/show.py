@@ -42,7 +42,8 @@ def show(
             while training is shown.
         out: File to write; None: show.html in the first target.
         open: Open the page in a browser, where there are a terminal and a screen.
-        watch: Of runs: write the page again with their steps as they come, until Ctrl-C.
+        watch: Of runs: serve the page on 127.0.0.1 until Ctrl-C, and append their steps as they
+            come.
     """
     folders = paths_of(targets)
     if not folders:

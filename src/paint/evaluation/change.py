@@ -41,14 +41,18 @@ def graded_validation(run: Path, display: Display) -> dict[tuple[int, str], Grad
 
 
 def describe_change(
-    validation: Mapping[tuple[int, str], GradedSamples], metrics: Sequence[Mapping[str, float]]
+    validation: Mapping[tuple[int, str], GradedSamples],
+    metrics: Sequence[Mapping[str, float]],
+    *,
+    is_evaluated: bool = False,
 ) -> str:
     """Return what a run changed: the sentence with which training ends and the run's page begins.
 
     That is the paired difference of the last validation to the first, with its 95 % interval and
     the difference that could have been detected, of several problem sets that of their mean.
     Without two validations the metrics of the first and last quarter of the steps take its place;
-    "" before the first step.
+    "" before the first step. An evaluation says what the run changed, so then no validation is
+    missed.
     """
     by_step: dict[int, dict[str, GradedSamples]] = {}
     for (step, name), graded in validation.items():
@@ -67,6 +71,8 @@ def describe_change(
         return ""
     if validation:
         return f"{rollouts}; validated only once"
+    if is_evaluated:
+        return rollouts
     return f"{rollouts}; not validated (validation.path)"
 
 

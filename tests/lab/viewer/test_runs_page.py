@@ -1,7 +1,10 @@
-"""The page of several runs, and that it is written again with their steps."""
+"""The page of several runs, and the server that appends their steps."""
 
+import http.client
 import json
 import shutil
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +15,21 @@ from browser import opened
 from paint.config.schema import ConfigError
 from paint.core.display import Display
 from paint.core.storage import read_jsonl
+from paint.evaluation.evaluate import name_of_run
+from paint.evaluation.grade import summarise
+from paint.lab.viewer.run_evaluations import evaluations_of
 from paint.lab.viewer.runs import runs_data
 from paint.lab.viewer.show import show_targets
+from paint.lab.viewer.watch import PageServer
 
 QUIET = Display(enabled=False)
 
 
 @pytest.fixture
 def runs(run: Path, tmp_path: Path) -> Path:
-    """A folder with two runs of three steps that differ in learning rate, one not validated."""
+    """A folder with two runs of three steps that differ in learning rate, one without validation;
+    the other one is evaluated.
+    """
     folder = tmp_path / "experiment"
     for name, rate in (("slow", 1e-4), ("fast", 1e-3)):
         made = shutil.copytree(run, folder / name)
@@ -29,11 +38,18 @@ def runs(run: Path, tmp_path: Path) -> Path:
         facts["config"]["log"]["name"] = name
         (made / "run.json").write_text(json.dumps(facts))
     shutil.rmtree(folder / "slow/validation")
+    evaluated = tmp_path / "evals/mine"
+    steps = {"base": 0, f"{name_of_run(folder / 'slow')}-step-000003": 3}
+    for policy, step in steps.items():
+        shutil.copytree(
+            run / f"validation/step-{step:06}/held_out", evaluated / policy / "held_out"
+        )
+    summarise([evaluated], evaluated, QUIET)
     return folder
 
 
-def test_runs_data_has_settings_that_differ_and_validations(runs: Path) -> None:
-    data = runs_data([runs], QUIET)
+def test_runs_data_has_settings_that_differ_and_evaluations(runs: Path) -> None:
+    data = runs_data([runs], runs / "show.html", QUIET)
     fast, slow = data["runs"]
     assert [fast["name"], slow["name"]] == ["fast", "slow"]
     assert [run["settings"] for run in (fast, slow)] == [
@@ -42,8 +58,22 @@ def test_runs_data_has_settings_that_differ_and_validations(runs: Path) -> None:
     ]
     assert slow["metrics"]["step"] == [1, 2, 3]
     assert [point["step"] for point in fast["validation"]] == [0, 2, 3]
-    assert fast["change"].startswith("Validation ")
-    assert slow["change"].endswith("not validated (validation.path)")
+    assert fast["evaluations"] == []
+    assert "not validated" not in slow["change"]
+    [found] = slow["evaluations"]
+    assert found["text"].startswith("Accuracy on held_out ")
+    assert "points over base" in found["text"]
+    assert found["link"] is None  # its page was not written
+    show_targets([runs.parent / "evals/mine"], QUIET)
+    again = runs_data([runs], runs / "show.html", QUIET)["runs"][1]["evaluations"]
+    assert again[0]["link"] == "../evals/mine/show.html"
+
+
+def test_evaluations_of_other_weights_are_not_those_of_a_run(runs: Path) -> None:
+    assert len(evaluations_of(runs / "slow", runs)) == 1
+    [settings] = (runs.parent / "evals/mine").glob("slow-*/held_out/settings.json")
+    settings.write_text(settings.read_text().replace('"adapter": "', '"adapter": "0'))
+    assert evaluations_of(runs / "slow", runs) == []
 
 
 def test_runs_of_one_name_are_told_apart(runs: Path) -> None:
@@ -54,7 +84,7 @@ def test_runs_of_one_name_are_told_apart(runs: Path) -> None:
             if path.name != "seed-0":
                 path.rename(runs.parent / f"{name}-seeds/seed-0" / path.name)
     targets = [runs.parent / f"{name}-seeds/seed-0" for name in ("slow", "fast")]
-    data = runs_data(targets, QUIET)
+    data = runs_data(targets, runs / "show.html", QUIET)
     assert [run["name"] for run in data["runs"]] == ["slow-seeds/seed-0", "fast-seeds/seed-0"]
 
 
@@ -63,13 +93,12 @@ def test_show_of_a_list_and_of_a_folder_write_the_page_of_runs(runs: Path) -> No
     text = page.path.read_text()
     data = json.loads(text.split('id="data">')[1].split("</script>")[0])
     assert [run["name"] for run in data["runs"]] == ["slow", "fast"]
+    assert "connect-src" not in text
     assert paint.show(runs, open=False).path == runs / "show.html"
     with pytest.raises(ConfigError, match="are for a run"):
         paint.show(runs, steps=[1], open=False)
-    with pytest.raises(ConfigError, match="validation holds no run"):
-        paint.show(runs / "fast/validation", watch=True, open=False)
-    with pytest.raises(ConfigError, match="validation holds no run"):
-        paint.show([runs / "slow", runs / "fast/validation"], open=False)
+    with pytest.raises(ConfigError, match="--watch is for runs"):
+        paint.show(runs.parent / "evals/mine", watch=True, open=False)
 
 
 @pytest.mark.slow
@@ -83,6 +112,7 @@ def test_page_of_runs_draws_hides_smooths_and_adds(browser: Any, runs: Path) -> 
         assert heads == ["", "state", "train.learning_rate"]
         assert "0.0001" in at.locator("#runs tr[data-run=slow]").inner_text()
         assert at.locator("p[data-run=slow]").inner_text().startswith("slow")
+        assert "(paint show" in at.locator("p[data-run=slow]").inner_text()
 
         at.evaluate("smooth.value = 0.5; smooth.dispatchEvent(new Event('input'))")
         assert kl.locator("path.raw").count() == 2
@@ -103,41 +133,95 @@ def test_page_of_runs_draws_hides_smooths_and_adds(browser: Any, runs: Path) -> 
             assert at.evaluate("document.documentElement.scrollWidth") <= width
 
 
-@pytest.mark.slow
-def test_page_that_is_watched_has_new_steps(
-    browser: Any, runs: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+def served(runs: Path) -> Iterator[PageServer]:
+    """A server of both runs."""
+    server = PageServer([runs], QUIET)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    yield server
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def answer_of(server: PageServer, place: str, host: str) -> int:
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+    connection.putrequest("GET", place, skip_host=True)
+    if host:
+        connection.putheader("Host", host)
+    connection.endheaders()
+    status = connection.getresponse().status
+    connection.close()
+    return status
+
+
+def test_page_server_answers_this_machine_alone(served: PageServer) -> None:
+    assert served.server_address[0] == "127.0.0.1"
+    for host in ("evil.example", f"evil.example:{served.port}", "127.0.0.1", ""):
+        for place in ("/", "/events"):
+            assert answer_of(served, place, host) == 403
+    assert answer_of(served, "/", f"localhost:{served.port}") == 200
+    assert answer_of(served, "/run.json", f"127.0.0.1:{served.port}") == 404
+
+
+@pytest.mark.parametrize(
+    "place", ["http://[::1", f"/events?from={'9' * 5000}", "http://[a]b/", "/?from=1,x"]
+)
+def test_page_server_malformed_request_is_answered_without_a_traceback(
+    place: str, served: PageServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    history, page = runs / "slow/metrics.jsonl", runs / "show.html"
+    status = answer_of(served, place, f"127.0.0.1:{served.port}")
+    assert status == (200 if place == "/?from=1,x" else 400)
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.slow
+def test_page_server_appends_steps_and_makes_the_page_anew(
+    browser: Any, runs: Path, served: PageServer
+) -> None:
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    page = context.new_page()
+    said: list[str] = []
+    page.on("console", lambda message: said.append(message.text))
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.goto(f"{served.url}#metrics=kl")
+    dots = page.locator("figure[data-chart=kl] g.s1 circle")
+    dots.first.wait_for()
+    assert dots.count() == 3
+    history = runs / "slow/metrics.jsonl"
     row = list(read_jsonl(history, ""))[-1]
-
-    def add_a_step(seconds: float) -> None:
-        """Add a step, and end when the page that is open has it."""
-        if "dots" in shown:
-            shown["dots"].nth(3).wait_for(state="attached")
-            raise KeyboardInterrupt
-        at = shown["at"] = context.new_page()
-        at.goto(f"{page.resolve().as_uri()}#metrics=kl")
-        shown["dots"] = at.locator("figure[data-chart=kl] g.s1 circle")
-        shown["dots"].first.wait_for()
-        assert shown["dots"].count() == 3
-        with history.open("a") as file:
-            file.write(json.dumps(row | {"step": 4, "kl": 1.0, "new": 2.0}) + "\n")
-
-    shown: dict[str, Any] = {}
-    context = browser.new_context()
-    monkeypatch.setattr("paint.lab.viewer.show.sleep", add_a_step)
-    show_targets([runs], QUIET, live=True)
-    assert shown["at"].evaluate("RUNS[1].metrics.new") == [None, None, None, 2.0]
-    assert shown["at"].locator("figure").count() == 1  # of the metric that was chosen
+    with history.open("a") as file:
+        file.write(json.dumps(row | {"step": 4, "kl": 1.0, "new": 2.0}) + "\n")
+    # The page's policy allows no evaluation of text, which wait_for_function needs.
+    page.locator("#live").filter(has_text="slow did step 4").wait_for()
+    assert dots.count() == 4
+    assert page.evaluate("RUNS[1].metrics.new") == [None, None, None, 2.0]
+    shutil.copytree(runs / "slow", runs / "third")  # another run: the page is made anew
+    page.locator("#runs tr[data-run=third]").wait_for()
+    assert page.locator("figure").count() == 1  # of the metric that was chosen
+    assert not said
     context.close()
 
 
+def test_page_server_events_go_on_where_a_page_stopped(runs: Path) -> None:
+    with PageServer([runs], QUIET) as server:
+        version = server.events([], "other")
+        assert next(version).startswith("event: reload")
+        current = runs_data([runs], runs / "show.html", QUIET, live=True)["version"]
+        first = next(server.events([3, 1], current))
+        assert first.startswith("id: 3,3\n")
+        rows = json.loads(first.split("data: ")[1])
+        assert [rows["run"], [row["step"] for row in rows["rows"]]] == [1, [2, 3]]
+        assert next(server.events([5, 3], current)).startswith("event: reload")
+
+
 def test_show_that_watches_ends_with_ctrl_c_and_writes_the_page(
-    runs: Path, monkeypatch: pytest.MonkeyPatch
+    runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def interrupted(seconds: float) -> None:
+    def interrupted(self: PageServer) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("paint.lab.viewer.show.sleep", interrupted)
-    text = paint.show(runs, watch=True, open=False).path.read_text()
-    assert '"live":false' in text
+    monkeypatch.setattr(PageServer, "serve_forever", interrupted)
+    assert paint.show(runs, watch=True, open=False).path.exists()
+    assert "http://127.0.0.1:" in capsys.readouterr().out

@@ -91,6 +91,8 @@ def render(kind: str, title: str, data: Mapping[str, Any]) -> str:
         style_hash=_hash(style),
         script_hash=_hash(script),
         data=as_json(data),
+        # Only a page that is served asks for more.
+        connect="connect-src 'self'; " if data.get("live") else "",
         version=__version__,
     )
 

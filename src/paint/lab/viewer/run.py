@@ -40,7 +40,8 @@ from paint.evaluation.grade import is_repetitive
 from paint.evaluation.metrics import GradedSamples, compute_metrics
 from paint.grading.graders import needs_answer
 from paint.inference.rollouts import Rollout, read_rollout
-from paint.lab.viewer.page import packed, places_of, text_of, turns_of
+from paint.lab.viewer.page import PAGE, packed, places_of, text_of, turns_of
+from paint.lab.viewer.run_evaluations import evaluations_of
 from paint.lab.viewer.score import Scorer
 from paint.models.policy import load_tokenizer
 from paint.objective.solution import anchors_of, hidden_part, written
@@ -89,8 +90,10 @@ class RenderContext:
     vocabulary: dict[int, int]  # index of each distinct token so far; every row adds its own
 
 
-def run_data(run: Path, spec: PageSpec, display: Display) -> dict[str, Any]:
-    """Return the data of the page.
+def run_data(
+    run: Path, spec: PageSpec, display: Display, page: Path | None = None
+) -> dict[str, Any]:
+    """Return the data of the page, a file from which evaluations are linked.
 
     Raises RunError for a run, step or row that does not exist.
     """
@@ -112,7 +115,7 @@ def run_data(run: Path, spec: PageSpec, display: Display) -> dict[str, Any]:
         for step, rollouts in chosen.items():
             steps.append(_step_data(run, shared, step, rollouts, count))
 
-    course = course_of(run, metrics, display)
+    course = course_of(run, metrics, page or run / PAGE, display)
     vocabulary = list(shared.vocabulary)
     return {
         "name": run.resolve().name,
@@ -142,12 +145,17 @@ def run_data(run: Path, spec: PageSpec, display: Display) -> dict[str, Any]:
 
 
 def course_of(
-    run: Path, metrics: Sequence[Mapping[str, float]], display: Display
+    run: Path,
+    metrics: Sequence[Mapping[str, float]],
+    page: Path,
+    display: Display,
+    further: Sequence[Path] = (),
 ) -> dict[str, Any]:
     """Return what the pages of one run and of several show of a run as a whole."""
-    validation = graded_validation(run, display)
+    validation, evaluations = graded_validation(run, display), evaluations_of(run, page, further)
     return {
-        "change": describe_change(validation, metrics),
+        "change": describe_change(validation, metrics, is_evaluated=bool(evaluations)),
+        "evaluations": evaluations,
         "metrics": columns_of(metrics),
         "validation": [validation_data(*place, graded) for place, graded in validation.items()],
     }

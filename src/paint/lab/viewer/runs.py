@@ -23,17 +23,19 @@ def runs_in(targets: Sequence[Path]) -> list[Path]:
     return list(dict.fromkeys(runs))
 
 
-def runs_data(targets: Sequence[Path], display: Display, *, live: bool = False) -> dict[str, Any]:
+def runs_data(
+    targets: Sequence[Path], page: Path, display: Display, *, live: bool = False
+) -> dict[str, Any]:
     """Return the data of the page; a run that cannot be read is left out with a warning.
 
-    Targets are runs and folders that hold runs. A ``live`` page loads itself again. Raises RunError
-    without a run that can be read.
+    Targets are runs, folders that hold runs, and evaluations of the runs. A ``live`` page asks its
+    server for further steps. Raises RunError without a run that can be read.
     """
     runs, configs = [], []
     folders = runs_in(targets)
     for run, name in zip(folders, _names(folders), strict=True):
         try:
-            config, data = read_run(run), _run_data(run, display)
+            config, data = read_run(run), _run_data(run, targets, page, display)
         except PaintError as error:
             display.warn(f"{run} is not shown: {error}")
             continue
@@ -52,27 +54,23 @@ def runs_data(targets: Sequence[Path], display: Display, *, live: bool = False) 
         "runs": runs,
         "charts": charts_of(logged),
         "live": live,
+        "version": version_of(targets) if live else "",
     }
 
 
 def version_of(targets: Sequence[Path]) -> str:
-    """Return a digest of runs, their states, steps and validations, which the page shows."""
+    """Return a digest of runs, their states and validations: by it the page is made anew."""
     parts = []
     for run in runs_in(targets):
         graded = sorted(str(path) for path in run.glob(f"validation/*/*/{GRADES}"))
-        history = run / "metrics.jsonl"
-        size = history.stat().st_size if history.exists() else 0
-        parts += [str(run), str(is_locked(run)), str(size), *graded]
-    return digest(*parts)
+        parts += [str(run), str(is_locked(run)), *graded]
+    return digest(*parts)[:16]
 
 
-def _run_data(run: Path, display: Display) -> dict[str, Any]:
-    status = read_status(run, run)
-    return {
-        "state": status.state,
-        "steps": status.steps,
-        **course_of(run, read_metrics(run), display),
-    }
+def _run_data(run: Path, targets: Sequence[Path], page: Path, display: Display) -> dict[str, Any]:
+    status, others = read_status(run, run), [target for target in targets if target != run]
+    course = course_of(run, read_metrics(run), page, display, others)
+    return {"state": status.state, "steps": status.steps, **course}
 
 
 def _names(runs: Sequence[Path]) -> list[str]:

@@ -3,10 +3,9 @@
 import os
 import sys
 import webbrowser
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from time import sleep
 from typing import Any
 
 from paint.config.run_folder import RunError
@@ -18,10 +17,7 @@ from paint.evaluation.frame import Chart, Report, read_report, select_rows
 from paint.lab.viewer.evaluation import evaluation_data
 from paint.lab.viewer.page import PAGE, write_page
 from paint.lab.viewer.run import EVERYTHING, PageSpec, run_data
-from paint.lab.viewer.runs import runs_data, runs_in, version_of
-
-POLL_SECONDS = 1.0
-"""Between two looks at runs that are watched."""
+from paint.lab.viewer.runs import runs_data, runs_in
 
 
 def show_targets(
@@ -35,9 +31,8 @@ def show_targets(
 ) -> Path:
     """Write the page of a run, of several, or of evaluations or tables, and return its path.
 
-    With ``live`` the page of the runs is written whenever they change, until Ctrl-C. Raises
-    PaintError for targets that cannot be read, or do not go together with the arguments of
-    `paint show`.
+    With ``live`` the page of the runs is served until Ctrl-C, and written then. Raises PaintError
+    for targets that cannot be read, or do not go together with the arguments of `paint show`.
     """
     kind = _kind_of(targets, live=live)
     if page != EVERYTHING and kind != "run":
@@ -47,35 +42,20 @@ def show_targets(
 
     path = out or targets[0] / PAGE
     if live:
-        _watch(targets, path, display, opens=opens)
-    size = _write(path, kind, _data_of(kind, targets, display, page))
-    display.note(f"written to {path} ({size / 1e6:.1f} MB)")
-    if opens and not live:
-        _open(path)
-    return path
+        # Here: other pages have no server.
+        from paint.lab.viewer.watch import PageServer
 
-
-def _watch(targets: Sequence[Path], path: Path, display: Display, *, opens: bool) -> None:
-    """Write the page of some runs whenever they change, until Ctrl-C."""
-    shown = ""
-    try:
-        while True:
-            version = version_of(targets)
-            if version != shown:
-                _write(path, "runs", runs_data(targets, display, live=True))
-                if not shown:
-                    display.note(f"{path} has new steps as they come; Ctrl-C ends it")
-                    if opens:
-                        _open(path)
-                shown = version
-            sleep(POLL_SECONDS)
-    except KeyboardInterrupt:
-        return
-
-
-def _write(path: Path, kind: str, data: Mapping[str, Any]) -> int:
+        server = PageServer(targets, display)
+        if opens:
+            _open(server.url)
+        server.watch()
+    data = _data_of(kind, targets, display, page, path)
     with wrap_errors(path, RunError, "choose another place with --out"):
-        return write_page(path, kind, f"{data['name']} · paint show", data)
+        size = write_page(path, kind, f"{data['name']} · paint show", data)
+    display.note(f"written to {path} ({size / 1e6:.1f} MB)")
+    if opens:
+        _open(path.resolve().as_uri())
+    return path
 
 
 def _kind_of(targets: Sequence[Path], *, live: bool) -> str:
@@ -83,12 +63,8 @@ def _kind_of(targets: Sequence[Path], *, live: bool) -> str:
     if len(runs) == 1 and len(targets) == 1 and not live:
         return "run"
     if runs or live:
-        for target in targets:
-            if not runs_in([target]):
-                raise ConfigError(
-                    f"{target} holds no run, so it is not shown with runs or --watch; give it a "
-                    f"page of its own"
-                )
+        if not runs_in(targets):
+            raise ConfigError(f"--watch is for runs, and {targets[0]} holds none")
         return "runs"
     # A comparison has runs and evaluations below it, too: its report comes first.
     if tables_data(targets)["reports"]:
@@ -97,22 +73,22 @@ def _kind_of(targets: Sequence[Path], *, live: bool) -> str:
 
 
 def _data_of(
-    kind: str, targets: Sequence[Path], display: Display, page: PageSpec
+    kind: str, targets: Sequence[Path], display: Display, page: PageSpec, path: Path
 ) -> dict[str, Any]:
     if kind == "run":
-        return run_data(targets[0], page, display)
+        return run_data(targets[0], page, display, path)
     if kind == "runs":
-        return runs_data(targets, display)
+        return runs_data(targets, path, display)
     return tables_data(targets) if kind == "tables" else evaluation_data(targets)
 
 
-def _open(path: Path) -> None:
+def _open(address: str) -> None:
     # Without a screen, webbrowser would start a text browser in this terminal.
     has_screen = sys.platform == "darwin" or any(
         map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY"))
     )
     if has_screen and sys.stdout.isatty():
-        webbrowser.open(path.resolve().as_uri())
+        webbrowser.open(address)
 
 
 def tables_data(folders: Sequence[Path]) -> dict[str, Any]:

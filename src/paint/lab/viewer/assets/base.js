@@ -230,6 +230,15 @@ function turnsOf(turns) {
   return el("div.chat", {}, shown);
 }
 
+// What evaluations say of a run, each with a link to its page, or how to make that.
+function evaluationLinks(evaluations) {
+  return evaluations.flatMap(({ text, folder, link }) => [
+    link ? el("a", { href: link }, text) : text,
+    link ? "" : el("span.soft", {}, ` (paint show ${folder})`),
+    ". ",
+  ]);
+}
+
 function settingsTable(settings, columns) {
   return el(
     "div.scroll.settings",

@@ -91,9 +91,16 @@ function chosenCurves() {
 
 function buildRun(section) {
   const [change, ...details] = DATA.change.split("; ");
-  if (change)
+  const evaluated = evaluationLinks(DATA.evaluations);
+  if (change || evaluated.length)
     section.append(
-      el("p.change", {}, el("b", {}, change), details.length ? `; ${details.join("; ")}` : ""),
+      el(
+        "p.change",
+        {},
+        evaluated.length ? el("b", {}, evaluated) : null,
+        evaluated.length ? change : el("b", {}, change),
+        details.length ? `; ${details.join("; ")}` : "",
+      ),
     );
   if (!STEPS.length) section.append(el("p.note", {}, "This run has no finished step yet."));
   if (DATA.warnings.length)

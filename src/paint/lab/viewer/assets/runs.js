@@ -202,7 +202,8 @@ function sentencesOf(run, n) {
     "p",
     { "data-run": run.name },
     keyOf(run.name, n),
-    run.change || "no finished step yet",
+    ...evaluationLinks(run.evaluations),
+    run.change || (run.evaluations.length ? "" : "no finished step yet"),
   );
 }
 
@@ -222,14 +223,39 @@ function buildRuns(section) {
   });
   const read = el("output", {}, smoothing.toFixed(2));
   section.append(
-    el("div.bar-row", {}, more, el("label", {}, "smoothing ", slider, " ", read)),
+    el("div.bar-row", {}, more, el("label", {}, "smoothing ", slider, " ", read), live),
     el("div.split.runs", {}, el("div", {}, table, ...RUNS.map(sentencesOf)), grid),
   );
   draw();
 }
 
-// A page that is watched is written again. The address keeps what is shown.
-if (DATA.live) setTimeout(() => location.reload(), 2000);
+// --- new steps, of a page that is served ---
+
+const live = el("span.soft", { id: "live", role: "status" }, DATA.live ? "waits for steps" : "");
+
+function append(run, rows) {
+  const columns = run.metrics;
+  for (const row of rows) {
+    const length = (columns.step ?? []).length;
+    for (const name of Object.keys(row)) columns[name] ??= Array(length).fill(null);
+    for (const [name, column] of Object.entries(columns)) column.push(row[name] ?? null);
+  }
+}
+
+if (DATA.live) {
+  const counts = RUNS.map((run) => (run.metrics.step ?? []).length);
+  const events = new EventSource(`events?from=${counts}&version=${DATA.version}`);
+  events.addEventListener("message", (event) => {
+    const { run, rows } = JSON.parse(event.data);
+    append(RUNS[run], rows);
+    draw();
+    live.textContent = `live: ${RUNS[run].name} did step ${rows.at(-1).step}`;
+  });
+  events.addEventListener("reload", () => location.reload());
+  events.addEventListener("error", () => {
+    live.textContent = "the server does not answer; the page asks again";
+  });
+}
 
 tabs(DATA.name, countOf(RUNS.length, "run"), { runs: { title: "Runs", build: buildRuns } });
 document.documentElement.dataset.ready = "true";
