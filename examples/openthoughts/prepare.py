@@ -32,7 +32,7 @@ from paint.core.display import Display
 from paint.core.errors import PaintError
 from paint.core.workspace import Workspace
 from paint.data.benchmarks import COMPETITIONS, Benchmark, load_benchmark
-from paint.data.readers import BadRow, DataError, data_files, read_rows
+from paint.data.readers import BadRow, DataError, read_rows
 from paint.grading.contract import Grader, Item
 from paint.grading.graders import find_grader
 from strictgrade.comparer import answer_text
@@ -195,8 +195,9 @@ def decide_rows(
     count = sum(1 for _ in workspace.rows())
     # A name of the hub, or a file or folder of this machine.
     parts: Sequence[str | Path] = [options.source]
-    if Path(options.source).exists():
-        parts = data_files(Path(options.source))
+    if Path(options.source).is_dir():
+        # macOS leaves files such as ._train.parquet beside copies.
+        parts = sorted(Path(options.source).glob("**/[!.]*.parquet"))
     rows = (fields for _, fields in chain.from_iterable(map(read_rows, parts)))
     # Decisions have the order of the rows: their number is where to go on.
     undecided = islice(rows, count, None)

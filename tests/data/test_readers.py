@@ -16,7 +16,6 @@ from paint.data.readers import (
     BadRow,
     DataError,
     Number,
-    data_files,
     read_hub,
     read_rows,
 )
@@ -169,28 +168,3 @@ def test_read_hub_unreachable_is_reported(tmp_path: Path, monkeypatch: pytest.Mo
 
     (tmp_path / "owner" / "name").mkdir(parents=True)
     assert refusal("owner/name").startswith("owner/name is a folder")
-
-
-def test_data_files_folder_resolves_to_one_file_or_all_shards(tmp_path: Path) -> None:
-    single = tmp_path / "p.csv"
-    assert data_files(single) == [single]
-
-    folder = tmp_path / "snapshot"
-    (folder / "data").mkdir(parents=True)
-    for name in ("README.md", "dataset_infos.json"):
-        (folder / name).touch()
-    with pytest.raises(DataError, match=r"snapshot holds no data file"):
-        data_files(folder)
-
-    shards = [folder / "data" / f"train-0000{number}-of-00003.parquet" for number in (2, 0, 1)]
-    for shard in shards:
-        shard.touch()
-    (folder / "._train-00000-of-00002.parquet").touch()  # as macOS leaves it beside a copy
-    assert data_files(folder) == sorted(shards)
-
-    (folder / "data" / "test-00000-of-00001.parquet").touch()
-    with pytest.raises(DataError, match=r"test\.parquet, train\.parquet"):
-        data_files(folder)
-
-    (folder / "own.jsonl").touch()
-    assert data_files(folder) == [folder / "own.jsonl"]

@@ -15,8 +15,6 @@ from conftest import DEMO, move
 from paint.config.schema import ModelConfig
 from paint.models import exports
 from paint.models.exports import (
-    adapter_difference,
-    export_adapter,
     export_merged,
     merged_difference,
     text_ids,
@@ -198,29 +196,6 @@ def test_merged_difference_of_other_model_is_refused(fault: str, tmp_path: Path)
     }
     with pytest.raises(PolicyError, match=rf"read again, .*{expected[fault]}"):
         merged_difference(tmp_path / "out", merged)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("stored", ["demo", "fp8"])
-def test_adapter_difference_is_that_of_the_adapter_on_its_base(
-    stored: str, dtype: torch.dtype, tmp_path: Path
-) -> None:
-    config = DEMO
-    if stored == "fp8":
-        path = save_tiny(tiny_config("llama"), tmp_path / "base")
-        in_8_bits(path)
-        config = config_of(path)
-    trained(config, tmp_path / "trained")
-    (tmp_path / "out").mkdir()
-    export_adapter(tmp_path / "trained", tmp_path / "out", dtype)
-    nats = adapter_difference(config, tmp_path / "trained", tmp_path / "out")
-    assert (nats < 1e-6) == (dtype == torch.float32)
-    assert nats < 0.1
-    # Another scale: what is read is no longer the policy.
-    shape = tmp_path / "out/adapter_config.json"
-    shape.write_text(json.dumps(json.loads(shape.read_text()) | {"lora_alpha": 1000}))
-    with pytest.raises(PolicyError, match=r"read again, the log-probs of a text are .* nats"):
-        adapter_difference(config, tmp_path / "trained", tmp_path / "out")
 
 
 def test_export_far_from_policy_is_refused_though_its_file_is_as_written(

@@ -69,20 +69,13 @@ def test_messages_template_sees_fields_and_braces_are_data() -> None:
     ]  # fmt: skip
 
 
-def test_messages_complete_wording_is_used_only_where_announced() -> None:
-    options = PromptsConfig(teacher="part", teacher_complete="whole {{ context }}")
-    problem = Problem("p", "", "", "1", fields={"part": "of it"})
-    assert teacher_chat(options, problem, "c", complete=True) == [user("whole c")]
-    assert teacher_chat(options, problem, "c", complete=False) == [user("of it")]
-
-
 @pytest.mark.parametrize(
     ("template", "said"),
     [
         ("{{ qestion }}", "'qestion' is undefined"),
-        ("qestion", "neither a template"),
+        ("question", "inserts nothing"),
         ("{{ problem.__class__.__mro__ }}", "is unsafe"),
-        ("parts", "it inserts a list"),
+        ("{{ parts }}", "it inserts a list"),
         ("{{ row.gone }}", "it inserts null"),
     ],
 )
@@ -123,11 +116,6 @@ def test_messages_system_is_the_rows_system_turn() -> None:
         problem = problem_of({"problem": "p", **row})
         [system, *_] = teacher_chat(options, problem, "Rules", complete=True)
         assert system["content"] == f"{text} Rules"
-
-
-def test_messages_field_of_chat_is_the_prompt() -> None:
-    problem = problem_of({"problem": "Where is it?", "asked": CHAT[:2]})
-    assert student_chat(PromptsConfig(student="asked"), problem) == CHAT[:2]
 
 
 def test_policy_prompts_are_those_of_its_settings(policy: Policy) -> None:

@@ -332,16 +332,13 @@ class ContextConfig(Section):
 @dataclass(frozen=True, slots=True)
 class PromptsConfig(Section):
     """Wording of the prompts (docs/how-to/own-context.md). Each is a Jinja2 template of the last
-    user turn, in which the fields of the row stand by name, or the name of a field that holds a
-    text or chat messages. Empty: the paper's wording."""
+    user turn, in which the fields of the row stand by name. Empty: the paper's wording."""
 
     student: str = ""
     """Prompt of the student (paper: Prompt views); of chat messages by default the chat itself."""
     teacher: str = ""
     """Prompt of the teacher, with the masked reference as `context` and the student's turn as
     `student` (paper: Prompt views). Default for your own student's: reference and turn (ours)."""
-    teacher_complete: str = ""
-    """The same where the reference is announced as complete; empty: prompts.teacher."""
     teacher_system: str = ""
     """System turn of the teacher, in place of the row's own; the default of prompts.teacher is then
     the student's turn alone (ours)."""

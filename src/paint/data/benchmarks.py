@@ -18,7 +18,6 @@ from paint.data.readers import (
     ENDINGS,
     BadRow,
     DataError,
-    data_files,
     read_rows,
     shorten,
 )
@@ -91,9 +90,9 @@ def load_benchmark(
     """Load the evaluation set that `spec` names, or its first `limit` (at least 1) problems.
 
     Args:
-        spec: NAME, a known set on the hub; NAME=PATH, a local copy of it, a file or the folder of a
-            download; or a file or hub data set of the user's own, which may be followed by other
-            columns than problem, answer and id: FILE:problem_column,answer_column[,id_column].
+        spec: NAME, a known set on the hub; NAME=FILE, a local copy of it; or a file or hub data set
+            of the user's own, which may be followed by other columns than problem, answer and id:
+            FILE:problem_column,answer_column[,id_column].
         needs_answer: False if rows of a file may lack an answer, since the grader needs none.
         trained_on: settings of a run's training rows. A file that names no columns, and has the
             training's problem column, is read by the training's columns.
@@ -117,10 +116,7 @@ def _published_set(name: str, copy: str | None, limit: int | None) -> Benchmark:
     known = PUBLISHED[name]
     source = known.source
     if copy is not None:
-        source, *others = map(str, data_files(Path(copy)))
-        if others:
-            raise DataError(f"{copy} holds {len(others) + 1} shards; {name} is one file")
-
+        source = copy
     data = DataConfig(path=source, id_field=known.id_field, limit=limit)
     needs = {"tests": f"the grader {known.grader}"} if known.grader == "code" else {"answer": ""}
     problems = read_problems(data, needs=needs, solutions=False).problems

@@ -98,30 +98,6 @@ def _open(path: Path) -> IO[bytes]:
         return path.open("rb")
 
 
-def data_files(path: Path) -> list[Path]:
-    """Return a file itself, or the one data file or all shards of the one split in a folder.
-
-    The folder has the layout of a hub download: README.md, data/train-00000-of-00006.parquet.
-    Raises DataError if it has no data file, or several that are not shards of one.
-    """
-    with wrap_errors(path, DataError, NAME_IT):
-        if not path.is_dir():
-            return [path]
-
-    kinds = set(_READERS) - {".json"}  # in hub folders, JSON files describe the data
-    for folder in (path, path / "data"):
-        # macOS leaves files such as ._train.parquet beside copies.
-        files = sorted(file for file in folder.glob("[!.]*") if file.suffix.lower() in kinds)
-        names = {re.sub(r"-\d{5}-of-\d{5}(?=\.)", "", file.name) for file in files}
-        if len(names) > 1:
-            raise DataError(
-                f"{folder} holds several data files ({', '.join(sorted(names))}); name one of them"
-            )
-        if files:
-            return files
-    raise DataError(f"{path} holds no data file, nor does its folder data")
-
-
 def read_hub(name: str, config: str | None, split: str) -> Iterator[Row]:
     """Yield the rows of a hub data set by `datasets`. Raises DataError if it cannot be loaded."""
     where = f"{name}{f':{config}' if config else ''}@{split} on the hub"

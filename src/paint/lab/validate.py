@@ -33,7 +33,6 @@ from paint.models.model_errors import REASON, PromptError, chat_errors
 from paint.models.policy import load_tokenizer
 from paint.models.prompts import (
     ViewWriter,
-    replaced_system_turns,
 )
 from paint.models.references import Reference, describe_changes, fit_reference
 from paint.resolve.check import Resolved
@@ -131,7 +130,6 @@ def check_file(run: Resolved, *, display: Display | None = None) -> FileCheck:
 
     _try_rows(run, problems, check, display)
 
-    check.notes += filter(None, [replaced_system_turns(config.prompts, problems)])
     # The paper's prompt asks for a box; a chat is shown as it is.
     is_asked_for_boxes = not config.prompts.student and any(not p.turns for p in problems)
     is_math = check.grader == "math"

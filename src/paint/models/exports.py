@@ -1,29 +1,25 @@
 """Weights for other programs: adapters and merged models, written, and read again from disk.
 
-What is written is held against the policy in memory: every tensor of a merged model, and the
-log-probs of a fixed text under what transformers and peft load.
+What is written of a merged model is held against the policy in memory: every tensor, and the
+log-probs of a fixed text under what transformers loads.
 """
 
-import gc
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-import peft
 import torch
 from jaxtyping import Float
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 
-from paint.config import schema as cfg
 from paint.core import storage
-from paint.core.demo_files import model_path
 from paint.core.errors import wrap_errors
 from paint.models.adapters import NAME
-from paint.models.policy import Policy, PolicyError, load_policy, quantization
+from paint.models.policy import Policy, PolicyError
 from paint.models.sharding import digest_of
 from paint.models.weights import (
     ADAPTER,
@@ -99,34 +95,6 @@ def export_adapter(trained: Path, folder: Path, dtype: torch.dtype) -> Rounding:
             yield exact[b] @ exact[a], stored[b].float() @ stored[a].float()
 
     return _rounding(updates())
-
-
-def adapter_difference(model: cfg.ModelConfig, trained: Path, folder: Path) -> float:
-    """Read an exported adapter by peft; return how far the text's log-probs are from the policy's.
-
-    In nats a token. The policy and what is read are in memory one after the other. Raises
-    PolicyError where peft's log-probs are not those of the same adapter in the policy.
-    """
-    policy = load_policy(model, seed=0)
-    load_trained(policy, trained)
-    ids = text_ids(policy)
-    exact = text_log_probs(policy.base, ids)
-    load_trained(policy, folder)
-    rounded = text_log_probs(policy.base, ids)
-    dtype = policy.lm_head.weight.dtype
-    del policy
-    gc.collect()
-    with wrap_errors(READ, PolicyError, _SMALLER):
-        base = AutoModelForCausalLM.from_pretrained(
-            model_path(model.path),
-            dtype=dtype,
-            attn_implementation=model.attention,
-            trust_remote_code=False,
-            **quantization(model, "cpu"),
-        )
-        read = peft.PeftModel.from_pretrained(base, folder, trust_remote_code=False)
-        found = text_log_probs(read, ids)
-    return _difference(exact, rounded, found)
 
 
 def export_merged(policy: Policy, trained: Path, folder: Path, dtype: torch.dtype) -> Merged:

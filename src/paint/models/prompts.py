@@ -6,7 +6,6 @@ Templates are rendered once, in the sandbox in which transformers renders chat t
 insert is data: braces in it stay as they are.
 """
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from chatforms.tool_schemas import Schema, name_of_schema, tool_schemas
 from paint.config.schema import Config, PromptsConfig
 from paint.core.errors import format_short, wrap_errors
 from paint.core.nesting import parse_json
-from paint.data.chats import is_chat, json_value, read_chat
+from paint.data.chats import is_chat, json_value
 from paint.data.problems import Problem
 from paint.data.readers import DataError, kind_of, shorten
 from paint.models.model_errors import PromptError, chat_errors
@@ -258,9 +257,7 @@ def teacher_chat(
             )[-1:]
         asked = rationale_chat(options, problem, context, complete=complete, request=request)
         return [*asked, reply, *last]
-    if complete and options.teacher_complete:
-        messages = _render("prompts.teacher_complete", options.teacher_complete, problem, names)
-    elif options.teacher:
+    if options.teacher:
         messages = _render("prompts.teacher", options.teacher, problem, names)
     elif options.teacher_system:
         messages = student
@@ -270,21 +267,6 @@ def teacher_chat(
         template = FEEDBACK if "feedback" in generated else TEACHER
         messages = [*student[:-1], _user(_compile(template).render(names))]
     return _with_system(options, problem, names, messages)
-
-
-def replaced_system_turns(options: PromptsConfig, problems: Sequence[Problem]) -> str:
-    """Return a warning of rows whose system turn ``teacher_system`` replaces without reading it."""
-    reads_it = re.search(r"\{[{%][^}]*\bsystem\b", options.teacher_system)
-    if not options.teacher_system or reads_it:
-        return ""
-    replaced = sum(bool(_system_of(problem)) for problem in problems)
-    if not replaced:
-        return ""
-    return (
-        f"prompts.teacher_system takes the place of the system turn of {replaced:,} of "
-        f"{len(problems):,} rows, which the teacher then does not read; {{{{ system }}}} in it "
-        f"inserts that turn"
-    )
 
 
 def system_setting(options: PromptsConfig) -> str:
@@ -321,18 +303,12 @@ def _with_system(
 
 
 def _render(setting: str, template: str, problem: Problem, names: Mapping[str, Any]) -> Messages:
-    """Return the chat with its last user turn by a template, or by the field of that name."""
+    """Return the chat with its last user turn by a template."""
     fields = problem.fields
     place = f"{setting} {format_short(template)}"
     found = f"problem {problem.name} has the fields {', '.join(fields) or 'problem'}"
-    chat = fields.get(template)
-    if is_chat(chat):
-        with wrap_errors(f"{place}, problem {problem.name}", DataError, "correct the row"):
-            return _messages(read_chat(chat, template))
-    if template not in fields and "{" not in template:
-        raise DataError(
-            f"{place} is neither a template, such as {{{{ problem }}}}, nor a field; {found}"
-        )
+    if "{" not in template:  # it would be the same for all rows
+        raise DataError(f"{place} inserts nothing, as {{{{ problem }}}} does; {found}")
     roles = {"problem": problem.problem, "solution": problem.solution, "answer": problem.answer}
     roles["system"] = _system_of(problem)
     given = {name: text for name, text in roles.items() if text}
@@ -340,12 +316,8 @@ def _render(setting: str, template: str, problem: Problem, names: Mapping[str, A
     known = {"system": "", **fields, "id": problem.id, **given, "row": fields, **names}
     if setting != "prompts.student":  # prompts are measured before there is a completion
         known = dict.fromkeys(COMPLETION_NAMES, "") | known
-    with wrap_errors(place, DataError, found):
-        if template in fields:
-            text = _require_text(fields[template])
-        else:
-            with chat_errors(), limited(place):
-                text = _compile(template).render(known)
+    with wrap_errors(place, DataError, found), chat_errors(), limited(place):
+        text = _compile(template).render(known)
     return [*_messages(problem.turns[:-1]), _user(text)]
 
 

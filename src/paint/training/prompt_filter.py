@@ -19,7 +19,6 @@ from paint.inference.conversations import written_conversation
 from paint.models.lengths import chunks
 from paint.models.model_errors import REASON, PromptError
 from paint.models.policy import Policy
-from paint.models.prompts import replaced_system_turns
 from paint.models.references import describe_changes
 from paint.resolve.check import Resolved
 from paint.resolve.structure import position_limit
@@ -70,7 +69,8 @@ def filter_problems(
     _require_every_source(config.data, problems, limit)
     for reason, number in (candidates.skipped | check.left_out).items():
         display.warn(f"skipped {number} rows: {reason}")
-    _note_prompts(policy, run, problems, display)
+    if run.learns_solutions:
+        display.notes(describe_changes([policy.reference(problem) for problem in problems]))
     return problems
 
 
@@ -83,15 +83,6 @@ def _require_every_source(data: DataConfig, problems: Sequence[Problem], limit: 
                 f"{source.path}: no problem is left, as its rows hold {REASON} or are over "
                 f"{limit} tokens; leave the source out, or raise data.max_prompt_tokens"
             )
-
-
-def _note_prompts(
-    policy: Policy, run: Resolved, problems: Sequence[Problem], display: Display
-) -> None:
-    """Say what of the problems the views do not read as it is in the file."""
-    display.warnings([replaced_system_turns(run.config.prompts, problems)])
-    if run.learns_solutions:
-        display.notes(describe_changes([policy.reference(problem) for problem in problems]))
 
 
 Measured = tuple[Problem, RowPrompts]

@@ -123,9 +123,8 @@ def _texts(
     if shows_another(run):
         shown.append("\n\n".join([*contexts.of_own_row(problem).values(), MARKER]))
     # The paper's wording of a complete solution is the shorter one.
-    for complete in {False, bool(views.prompts.teacher_complete)}:
-        written = views.texts(problem, shown, complete=complete)
-        texts += zip(("student", "teacher", "beside_another"), written, strict=False)
+    written = views.texts(problem, shown)
+    texts += zip(("student", "teacher", "beside_another"), written, strict=False)
     return texts
 
 

@@ -7,7 +7,6 @@ Training, advice and pages have it from here, so that equal seeds make equal pro
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from transformers import PreTrainedConfig
@@ -76,14 +75,14 @@ def fitting_view(
 def count_teacher_tokens(policy: Policy, contexts: Contexts) -> CountTokens:
     """Return what counts the tokens of the teacher's longest prompt behind a conversation."""
     longest: dict[str, str] = {}
-    # The paper's wording of a complete solution is the shorter one.
-    wordings = {False, bool(policy.prompts.teacher_complete)}
 
     def count(problem: Problem, messages: Sequence[Mapping[str, Any]]) -> int:
         if problem.id not in longest:
             longest[problem.id] = contexts.longest(problem)
-        write = partial(policy.teacher_prompt, problem, longest[problem.id], then=messages)
-        return max(len(write(complete=complete)) for complete in wordings)
+        # The paper's wording of a complete solution is the shorter one.
+        return len(
+            policy.teacher_prompt(problem, longest[problem.id], complete=False, then=messages)
+        )
 
     return count
 

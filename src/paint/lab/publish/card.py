@@ -44,7 +44,7 @@ class Export:
     merged: bool
     dtype: str
     rounding: Rounding
-    nats: float | None  # distance of log-probs from the policy's when it is read; None: not read
+    nats: float | None  # of a merged model: distance of its log-probs from the policy's
     license: str = ""
 
 

@@ -6,7 +6,7 @@ generation_config.json                            the base's, if it has one
 README.md                                         the model card (paint.lab.publish.card)
 SHA256SUMS                                        checksums of these files
 
-The folder is read again as other programs do, and gets its name when it is the trained policy.
+A merged model is read again, and the folder gets its name when that is the trained policy.
 """
 
 import gc
@@ -14,7 +14,6 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
-import psutil
 import torch
 from huggingface_hub import HfApi, get_token
 
@@ -30,12 +29,10 @@ from paint.config.run_folder import (
 from paint.core.demo_files import model_path
 from paint.core.display import Display
 from paint.core.errors import ConfigError, PaintError, wrap_errors
-from paint.core.hub import local_file
 from paint.core.storage import atomic_dir
 from paint.lab.publish.card import Export, find_evaluation, write_card
 from paint.models.exports import (
     Rounding,
-    adapter_difference,
     export_adapter,
     export_merged,
     merged_difference,
@@ -91,7 +88,7 @@ def export(
         wrap_errors(folder, ExportError, "free some space, or name another folder"),
         atomic_dir(folder.resolve()) as partial,
     ):
-        with display.working("exporting, and reading what was written"):
+        with display.working("exporting"):
             rounding, nats = _write(config.model, trained, partial, dtype, merged=merged)
         kept = _require_little_lost(rounding, dtype, remedy, display)
         made = Export(
@@ -107,7 +104,12 @@ def export(
         )
         write_card(made, measured, partial)
 
-    display.note(f"written to {folder}: {kept}\n{_read_again(nats)}")
+    display.note(f"written to {folder}: {kept}")
+    if nats is not None:
+        display.note(
+            f"read again: log-probs of a text are those of the trained policy within {nats:.2g} "
+            f"nats a token"
+        )
     if not merged and Path(model_path(config.model.path)).exists():
         display.note(
             f"the adapter's base is a folder of this machine, {model_path(config.model.path)}; for "
@@ -137,8 +139,6 @@ def _write(
     rounding = export_adapter(trained, folder, getattr(torch, dtype))
     load_tokenizer(model.path).save_pretrained(folder)
     save_generation_settings(model.path, folder)
-    if _can_read(model):
-        return rounding, adapter_difference(model, trained, folder)
     return rounding, None
 
 
@@ -159,29 +159,6 @@ def _require_little_lost(
     if lost > LITTLE_LOST or rounding.error > 1:
         display.warn(f"{kept}: {remedy}")
     return kept
-
-
-def _read_again(nats: float | None) -> str:
-    if nats is None:
-        return (
-            "the adapter's file was read again, without its base, which is quantized or takes more "
-            "than half of the free memory"
-        )
-    return (
-        f"read again: log-probs of a text are those of the trained policy within {nats:.2g} nats a "
-        f"token"
-    )
-
-
-def _can_read(model: cfg.ModelConfig) -> bool:
-    """Return whether an adapter is read again on its base, which is loaded twice in succession."""
-    if model.quantization != "none":
-        return False
-    config = local_file(model_path(model.path), "config.json")
-    files = config.parent.glob("*.safetensors") if config else ()
-    stored = sum(file.stat().st_size for file in files)
-    # Half for weights that are loaded in another dtype than the file's, and for the rest.
-    return bool(stored < psutil.virtual_memory().available / 2)
 
 
 def upload(folder: Path, repository: str, display: Display) -> None:
