@@ -109,7 +109,7 @@ def test_train_closed_stdout_continues(tmp_path: Path) -> None:
 
 
 def test_cli_interrupted_before_main_prints_nothing(tmp_path: Path) -> None:
-    (tmp_path / "tyro.py").write_text("raise KeyboardInterrupt")
+    (tmp_path / "filelock.py").write_text("raise KeyboardInterrupt")
     paths = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     line, env = [sys.executable, "-m", "paint.cli", "--help"], os.environ | {"PYTHONPATH": paths}
     ended = subprocess.run(line, env=env, capture_output=True)
