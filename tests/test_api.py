@@ -96,10 +96,10 @@ def test_rows_of_dataset_and_frame_are_those_of_a_list(tmp_path: Path) -> None:
     recipe = read_recipe(find_recipe("demo-paint"))
     for number, rows in enumerate([Dataset.from_list(ROWS), pd.DataFrame(ROWS)]):
         data = {"path": rows, "problem_field": "problem"}
-        config, _ = configure(recipe, tmp_path / str(number), data=data)
+        config, _ = configure(recipe, tmp_path / str(number), {"data": data})
         assert rows_of(Path(config.data.place)) == ROWS
     frame = pd.DataFrame([ROWS[0] | {"level": 1.0}, ROWS[1]])
-    config, _ = configure(recipe, tmp_path / "missing", data=frame)
+    config, _ = configure(recipe, tmp_path / "missing", {"data": frame})
     assert [row["level"] for row in rows_of(Path(config.data.place))] == [1.0, None]
 
 
@@ -109,7 +109,7 @@ def test_frame_of_parquet_has_the_rows_of_its_file(tmp_path: Path) -> None:
     rows = [ROWS[0] | {"place": place}, ROWS[1] | {"place": place, "tags": [["a"], []]}]
     pd.DataFrame(rows).to_parquet(tmp_path / "rows.parquet")
     frame = pd.read_parquet(tmp_path / "rows.parquet")
-    config, _ = configure(recipe, tmp_path, data=frame)
+    config, _ = configure(recipe, tmp_path, {"data": frame})
     assert rows_of(Path(config.data.place)) == [rows[0] | {"tags": None}, rows[1]]
 
 
@@ -124,13 +124,13 @@ def test_frame_of_parquet_with_integers_made_fractions_is_refused(
     with pytest.raises(
         DataError, match=r'row 1: field "places" is .*\d\.0 may be .* pass the Parquet'
     ):
-        configure(recipe, tmp_path, data=frame)
+        configure(recipe, tmp_path, {"data": frame})
 
 
 def test_times_of_numpy_are_no_numbers(tmp_path: Path) -> None:
     columns = {"problem": ["p"], "solution": ["s"], "seen": np.array(["2026-01-01"], "M8[ns]")}
     with pytest.raises(DataError, match=r'row 1: field "seen" is .*datetime64'):
-        configure(read_recipe(find_recipe("demo-sft")), tmp_path, data=columns)
+        configure(read_recipe(find_recipe("demo-sft")), tmp_path, {"data": columns})
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_dict_of_splits_is_refused_with_their_names(tmp_path: Path, splits: Any)
         with pytest.raises(
             DataError, match=r"dict of splits \(train.*; pass one .* data\['train'\]"
         ):
-            configure(read_recipe(find_recipe("demo-sft")), tmp_path, data=data)
+            configure(read_recipe(find_recipe("demo-sft")), tmp_path, {"data": data})
 
 
 def test_train_takes_objects_in_place_of_names(run: paint.Run, tmp_path: Path) -> None:
@@ -377,14 +377,14 @@ def test_rows_without_answers_are_validated_and_evaluated_by_own_grader(
 def test_rows_as_columns_are_those_of_a_list(tmp_path: Path) -> None:
     columns: dict[str, Any] = {name: [row[name] for row in ROWS] for name in ROWS[0]}
     columns["problem"] = np.array(columns["problem"])
-    config, _ = configure(Config(), tmp_path, data=columns)
+    config, _ = configure(Config(), tmp_path, {"data": columns})
     assert rows_of(Path(config.data.place)) == ROWS
-    section, _ = configure(Config(), tmp_path, data={"path": columns, "limit": 3})
+    section, _ = configure(Config(), tmp_path, {"data": {"path": columns, "limit": 3}})
     assert (section.data.limit, rows_of(Path(section.data.place))) == (3, ROWS)
     with pytest.raises(DataError, match="columns of one length"):
-        configure(Config(), tmp_path, data={"problem": ["p", "q"], "answer": ["1"]})
+        configure(Config(), tmp_path, {"data": {"problem": ["p", "q"], "answer": ["1"]}})
     with pytest.raises(ConfigError, match=r"unknown key data\.problem"):
-        configure(Config(), tmp_path, data={"problem": "p", "limit": 3})
+        configure(Config(), tmp_path, {"data": {"problem": "p", "limit": 3}})
 
 
 def test_evaluation_graded_by_function_has_its_rewards(run: paint.Run, tmp_path: Path) -> None:

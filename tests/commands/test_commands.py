@@ -14,7 +14,7 @@ import paint
 from paint import commands
 from paint.cli import main
 from paint.cli.main import COMMANDS
-from paint.cli.parser import flags_of, is_short_form, read_line, settings_type
+from paint.cli.parser import flags_of, read_line, settings_type
 from paint.commands.evaluate import _configured
 from paint.config.recipe import differences, find_recipe, read_recipe
 from paint.core.demo_files import problems_path
@@ -81,15 +81,13 @@ def test_argument_out_of_its_range_is_refused(call: Callable[[], Any], message: 
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_parameters_are_options_but_short_forms_of_settings(name: str) -> None:
+def test_parameters_and_settings_of_a_command_are_flags(name: str) -> None:
     command = COMMANDS[name]
     settings = settings_type(command)
     flags = {flag.target.partition(".")[0]: flag for flag in flags_of(command).values()}
     for parameter in inspect.signature(command.function).parameters.values():
         if parameter.kind is parameter.VAR_KEYWORD:
             assert all(field.name in flags for field in fields(settings))
-        elif is_short_form(parameter, settings):
-            assert flags[parameter.name].section is not None
         else:
             assert parameter.name in flags
     assert getattr(paint, command.function.__name__) is command.function
@@ -217,7 +215,7 @@ def test_callback_by_name_is_called(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_evaluate_settings_take_functions_by_their_names() -> None:
     sections = {"grading": {"grader": says_yes}, "conversation": {"tools": [says_yes]}}
-    found = _configured("demo", None, sections)
+    found = _configured("demo", sections)
     assert found.grading.grader == found.conversation.tools == (f"{__name__}:says_yes",)
 
 

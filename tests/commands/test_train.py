@@ -33,6 +33,7 @@ def test_flags_round_trip_config(table: dict[str, dict[str, Any]]) -> None:
 def test_bake_takes_settings_of_its_recipe_or_of_bake(named: list[str]) -> None:
     command = parse(["bake", "rules.md", "q.jsonl", *named, "--model.lora-rank", "2"])
     recipe = (named or ["bake"])[0]
-    assert command.parameters == {"recipe": recipe, "rules": "rules.md", "questions": "q.jsonl"}
+    given = {"rules": "rules.md", "questions": "q.jsonl"}
+    assert command.parameters == given | dict(zip(["recipe"], named, strict=False))
     expected = read_recipe(find_recipe(recipe)).changed("model", lora_rank=2)
     assert command.config == expected

@@ -15,7 +15,7 @@ from paint.cli.help import parameter_helps, print_help, print_option_help
 from paint.cli.reader import Flag, Words, positional_values, read_words, setting_flags
 from paint.commands import Command, parameters_of, plain_type
 from paint.commands.api.arguments import ByName, SettingsOf, Spelled, TakesRun
-from paint.commands.api.configure import Recipe, open_recipe
+from paint.commands.api.configure import open_recipe
 from paint.config.recipe import (
     apply_settings,
     executables_of,
@@ -43,14 +43,11 @@ class Line:
     parameters: Mapping[str, Any]  # that the line gives, and JSON and VERBOSE
     config: Any  # all settings, with those of the recipe; the class is the command's
     given: Mapping[str, Any]  # the settings that the line names, by section
-    recipe: Recipe | None
 
     def call(self) -> Any:
         """Call the command's function with what is given."""
         named = dict(self.parameters)
-        if self.recipe is not None:
-            named[RECIPE] = Recipe(self.recipe.path, self.config)
-        elif settings_type(self.command) is not None:  # several recipes, whose other settings stay
+        if settings_type(self.command) is not None:
             named |= self.given
         targets: Sequence[Any] = ()
         for parameter in parameters_of(self.command.function):
@@ -89,7 +86,7 @@ def read_line(command: Command, line: Sequence[str]) -> Line:
         if parameter.kind not in (Parameter.KEYWORD_ONLY, Parameter.VAR_KEYWORD)
     ]
     given = positional_values(places, words, f"paint {command.name}") | words.parameters
-    settings, recipe = settings_type(command), None
+    settings = settings_type(command)
     base: Any = Config()
     if settings is EvaluationConfig:
         base, targets = EvaluationConfig(), given["targets"]
@@ -101,10 +98,9 @@ def read_line(command: Command, line: Sequence[str]) -> Line:
     elif settings and RECIPE in parameters:
         parameter = parameters[RECIPE]
         takes_run = note_of(parameter, TakesRun) is not None
-        recipe = open_recipe(given.setdefault(RECIPE, parameter.default), takes_run=takes_run)
-        base = recipe.config
+        base = open_recipe(given.get(RECIPE, parameter.default), takes_run=takes_run).config
     config = apply_settings(base, words.settings)
-    return Line(command, given, config, _of_names(config, words), recipe)
+    return Line(command, given, config, _of_names(config, words))
 
 
 def _of_names(config: Any, words: Words) -> dict[str, Any]:
@@ -128,7 +124,7 @@ def flags_of(command: Command) -> dict[str, Flag]:
         if settings is not None:
             is_one = parameter.kind is Parameter.KEYWORD_ONLY
             of_settings |= setting_flags(settings.kind, f"{name}." if is_one else "")
-        elif not is_short_form(parameter, settings_type(command)):
+        else:
             is_repeated = note_of(parameter, ByName) is not None
             kind = tuple[str, ...] if is_repeated else read_as(plain_type(parameter.annotation))
             spelled = note_of(parameter, Spelled) or Spelled(name)
@@ -160,13 +156,6 @@ def explain(command: Command, line: Sequence[str]) -> None:
     else:
         kind = settings_type(command) or Config
         print_help(command, flags_of(command), kind())
-
-
-def is_short_form(parameter: Parameter, settings: type[Any] | None) -> bool:
-    """Return whether a parameter stands for settings that the command line has as flags."""
-    if settings is None or parameter.kind is not Parameter.KEYWORD_ONLY:
-        return False
-    return parameter.name in [field.name for field in dataclasses.fields(settings)]
 
 
 def _values_by_name(parameter: str, flags: Sequence[Sequence[str]]) -> dict[str, list[str]]:

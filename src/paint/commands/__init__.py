@@ -2,9 +2,7 @@
 
 Its signature and docstring are the Python API (``paint.train``), the command line (``paint train``)
 and the entries of the reference pages. Parameters before ``*`` are positional on the command line,
-the others are flags, and ``**sections`` stands for the flags of all settings. A parameter with the
-name of a section, such as ``model``, is a short form for Python alone: the command line has
-``--model.path``.
+the others are flags, and ``**sections`` stands for the flags of all settings.
 
 A module may also have
 

@@ -23,8 +23,6 @@ CONTINUES = True
 def advise(
     recipe: arguments.AnyRecipe,
     *,
-    model: arguments.Model = None,
-    data: arguments.Data = None,
     output_dir: arguments.OutputDir = None,
     problems: arguments.Count = 100,
     samples: Annotated[int, *within("[2, 10000000]")] = 4,
@@ -65,7 +63,7 @@ def advise(
     vouch_for(contexts)
     start = open_recipe(recipe)
     folder = Path(output_dir or Path("advice") / start.path.stem)
-    _, run = configure(start.config, folder, model, data, sections)
+    _, run = configure(start.config, folder, sections)
     needs = _checked_needs(run, contexts, ratios, answers=answers)
     if rates is None or rates is False:
         with on_gpus(gpus, run, ranks=0) as placed:

@@ -18,7 +18,6 @@ def bake(
     questions: Any,
     recipe: arguments.AnyRecipe = "bake",
     *,
-    model: arguments.Model = None,
     output_dir: arguments.OutputDir = None,
     held_out: arguments.Count = 50,
     samples: arguments.Count = 4,
@@ -48,9 +47,9 @@ def bake(
         force: Train even where the text changes nothing that is measured.
     """
     folder = Path(output_dir or Path("bakes") / Path(rules).stem)
-    given = dict(sections)
+    given = {**sections, "data": questions}
     given["context"] = {**given.get("context", {}), "file": str(rules)}
-    _, run = configure(open_recipe(recipe).config, folder, model, questions, given)
+    _, run = configure(open_recipe(recipe).config, folder, given)
     if run.config.conversation.is_on:
         raise ConfigError(
             "a prompt is baked by single turns, which conversation.tools and "

@@ -30,8 +30,6 @@ def compare(
     *,
     sweep: Annotated[Any, arguments.ByName()] = None,
     base: str | Path = "",
-    model: arguments.Model = None,
-    data: arguments.Data = None,
     benchmark: str | Path | None = None,
     problems: arguments.OptionalCount = None,
     thinking: bool | None = None,
@@ -83,7 +81,7 @@ def compare(
     """
 
     def change(config: Config) -> Config:
-        return configure(config, folder, model, data, sections)[0]
+        return configure(config, folder, sections)[0]
 
     folder = Path(output_dir or "runs/compare")
     named = _named(recipes, base, sections)

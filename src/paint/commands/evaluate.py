@@ -42,7 +42,6 @@ SHARED = (
 def evaluate(
     targets: Run | str | Path | Sequence[Run | str | Path],
     *,
-    benchmarks: Any = None,
     gpus: arguments.Gpus = 0,
     trust: arguments.Trust = False,
     **settings: Annotated[Any, arguments.SettingsOf(EvaluationConfig)],
@@ -59,20 +58,19 @@ def evaluate(
     Args:
         targets: A run (all its checkpoints), a checkpoint, an adapter folder, or a model (folder or
             hub name); or several. On the command line they stand before the flags.
-        benchmarks: Problem sets (a name, a file, or rows with problem and answer), or several names
-            and files.
-        settings: Settings of an evaluation, such as ``samples=4``; ``rollout`` and ``grading`` are
-            sections, in which ``grader`` may be a function.
+        settings: Settings of an evaluation, such as ``samples=4``. ``benchmarks`` are problem sets:
+            a name, a file, several of them, or rows with problem and answer; ``rollout`` and
+            ``grading`` are sections, in which ``grader`` may be a function.
     """
     if trust:
         trust_records()
     several = [targets] if isinstance(targets, Run | str | Path) else list(targets)
     paths = [str(path_of(target)) for target in several]
     _require_targets(paths)
-    evaluation = _configured(paths[0], benchmarks, settings)
+    evaluation = _configured(paths[0], settings)
     for path in paths[1:]:
         if run_of(Path(path)) is not None:
-            _require_shared(paths[0], evaluation, path, _configured(path, benchmarks, settings))
+            _require_shared(paths[0], evaluation, path, _configured(path, settings))
     sections = {name: getattr(evaluation, name) for name in ("rollout", "conversation", "grading")}
     named = executables_of(to_table(Config(**sections)))
     require_trusted(named, "name your own with --grading.grader and --conversation.tools")
@@ -133,10 +131,11 @@ def _require_shared(
             )
 
 
-def _configured(target: str, benchmarks: Any, settings: Mapping[str, Any]) -> EvaluationConfig:
+def _configured(target: str, settings: Mapping[str, Any]) -> EvaluationConfig:
     """Return what fits the target, with the arguments; store rows in the folder of evaluations."""
-    changes = {name: as_named(value) for name, value in settings.items()}
-    names: list[str] = []
+    changes = dict(settings)
+    benchmarks, names = changes.pop("benchmarks", None), list[str]()
+    changes = {name: as_named(value) for name, value in changes.items()}
     if benchmarks is not None:
         folder = changes.get("output_dir", EvaluationConfig().output_dir)
         names = _names(benchmarks, Path(folder) / "benchmarks")

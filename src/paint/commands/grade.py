@@ -37,7 +37,7 @@ def grade(
     folder = folders[0] if output_dir is None else Path(output_dir)
     if not isinstance(grading, GradingConfig):
         sections = {"grading": grading or {}}
-        config, _ = configure(Config(), folder, sections=sections)
+        config, _ = configure(Config(), folder, sections)
         grading = config.grading
     summarise(folders, folder, Display(), grading)
     return Evaluation(folder)

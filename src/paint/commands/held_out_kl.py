@@ -44,7 +44,7 @@ def held_out_kl(
     checkpoint = run.adapter.parent
     folder = Path(output_dir or run.path / "held-out-kl" / checkpoint.name)
     given: dict[str, Any] = dict(data) if isinstance(data, Mapping) else {"path": data}
-    _, resolved = configure(run.config, folder, data={"limit": problems, **given})
+    _, resolved = configure(run.config, folder, {"data": {"limit": problems, **given}})
     if not resolved.algorithm.needs_context:
         raise ConfigError(f"{resolved.method} has no teacher to compare with")
 

@@ -20,7 +20,6 @@ PORT = 8000  # of the first server
 def plan(
     recipe: arguments.AnyRecipe,
     *,
-    model: arguments.Model = None,
     gpus: Annotated[int, *within("[0, 1024]")] = 1,
     memory: Annotated[float | None, *or_none(within("[1, 10000]"))] = None,
     servers: bool = False,
@@ -52,7 +51,7 @@ def plan(
     from paint.resolve.check import enable_servers
     from paint.resolve.plan import Machine, make_plan
 
-    _, run = configure(open_recipe(recipe).config, Path(), model, sections=sections)
+    _, run = configure(open_recipe(recipe).config, Path(), sections)
     if gpus > 1:
         run = enable_servers(run)  # as `paint train --gpus` does
     memory_bytes = 0.0 if memory is None else memory * 1e9

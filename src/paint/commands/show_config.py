@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from paint.commands.api import arguments
-from paint.commands.api.configure import RUN, Recipe, configure, open_recipe
+from paint.commands.api.configure import RUN, configure, open_recipe
 from paint.commands.api.results import Run
 from paint.config.recipe import read_recipe, to_table, toml_of
 from paint.config.run_folder import read_run
@@ -14,10 +14,8 @@ NAME = "config"
 
 
 def show_config(
-    recipe: Annotated[str | Path | Run | Config | Recipe, arguments.TakesRun()],
+    recipe: Annotated[str | Path | Run | Config, arguments.TakesRun()],
     *,
-    model: arguments.Model = None,
-    data: arguments.Data = None,
     machine: bool = False,
     **sections: arguments.Sections,
 ) -> dict[str, dict[str, dict[str, Any]]]:
@@ -41,7 +39,7 @@ def show_config(
     """
     start = open_recipe(recipe.path if isinstance(recipe, Run) else recipe, takes_run=True)
     is_run = start.path.name == RUN
-    config, run = configure(start.config, Path(), model, data, sections)
+    config, run = configure(start.config, Path(), sections)
     steps = [
         ("default", Config()),
         ("run", read_run(start.path.parent)) if is_run else ("recipe", read_recipe(start.path)),

@@ -4,7 +4,7 @@ import time
 from pathlib import Path
 
 from paint.commands.api import arguments
-from paint.commands.api.configure import configure, open_recipe
+from paint.commands.api.configure import configure, open_recipe, rows_of
 from paint.commands.api.results import Run
 from paint.config.recipe import differences, read_recipe
 from paint.config.run_folder import RunError
@@ -21,8 +21,6 @@ SHOWN_CHANGES = 6
 def train(
     recipe: arguments.AnyRecipe,
     *,
-    model: arguments.Model = None,
-    data: arguments.Data = None,
     output_dir: arguments.OutputDir = None,
     callbacks: arguments.Callbacks = (),
     confirm: arguments.Confirm = False,
@@ -50,9 +48,9 @@ def train(
     """
     callbacks = load_callbacks(callbacks)
     start = open_recipe(recipe)
-    has_rows = data is not None and not isinstance(data, str | Path)
-    source = None if has_rows else data
-    config, checked = configure(start.config, Path(), model, source, sections)
+    has_rows = rows_of(sections.get("data")) is not None
+    of_rows = {"data": sections.pop("data")} if has_rows else {}
+    config, checked = configure(start.config, Path(), sections)
     name = config.log.name or f"{start.path.stem}-{time.strftime('%Y%m%d-%H%M%S')}"
     folder = Path(output_dir or Path(config.log.folder) / name)
     # With --gpus, the same command continues a run; rows would replace those that it has.
@@ -64,7 +62,7 @@ def train(
         raise RunError(f"{folder} already holds a run; `paint resume {folder}` continues it")
 
     if has_rows:  # which are written into the folder
-        config, checked = configure(config, folder, data=data)
+        config, checked = configure(config, folder, of_rows)
     log = {"folder": str(folder.parent), "name": folder.name}
     note = _changes(start.path, config.changed("log", **log))
     checked = checked.changed("log", **log)

@@ -19,8 +19,6 @@ NAME = "data validate"
 def validate_data(
     data: Any,
     recipe: arguments.AnyRecipe = "paint",
-    *,
-    model: arguments.Model = None,
     **sections: arguments.Sections,
 ) -> "FileCheck":
     """Count the rows of a file that are good, bad, long, doubled or without a verified answer.
@@ -41,7 +39,8 @@ def validate_data(
     is_file = isinstance(data, str | Path)
     # Rows that are passed in Python need a file while they are read.
     with TemporaryDirectory() as folder:
-        _, run = configure(open_recipe(recipe).config, Path(folder), model, data, sections)
+        given = {**sections, "data": data}
+        _, run = configure(open_recipe(recipe).config, Path(folder), given)
         require_paths(run.config)
         source = run.config.data
         if len(source.paths) > 1:

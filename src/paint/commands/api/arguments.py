@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from paint.commands.api.configure import Recipe
 from paint.commands.api.results import Evaluation, Result, Run
 from paint.config.context_sources import CONTROLS
 from paint.config.schema import Config
@@ -58,7 +57,7 @@ else:
     Control = Literal[CONTROLS]  # which type checkers do not take
 
 AnyRecipe = Annotated[
-    str | Path | Config | Recipe,
+    str | Path | Config,
     "TOML file, or the name of a recipe that comes with paint; in Python also a "
     "paint.Config. On the command line it stands before the flags.",
 ]
@@ -70,22 +69,13 @@ Recipes = Annotated[
     "dict of sections. On the command line they stand before the flags.",
 ]
 
-Model = Annotated[
-    str | Path | Mapping[str, Any] | None,
-    'A folder, a hub name or "demo"; or the settings of the section model.',
-]
-
-Data = Annotated[
-    Any,
-    'A file, a hub data set, "demo", or a list of several; or rows (a list of dicts, a '
-    "Dataset or a DataFrame), which are stored in the output folder; or the settings of the "
-    "section data.",
-]
-
 Sections = Annotated[
-    Mapping[str, Any],
+    Any,
     SettingsOf(Config),
-    'Settings of the recipe by section, such as `train={"steps": 4}`.',
+    'Settings of the recipe by section, such as `train={"steps": 4}`. `model` may also be a '
+    'folder, a hub name or "demo", and `data` a file, a hub data set, "demo", or a list of '
+    "several; or rows (a list of dicts, a Dataset or a DataFrame), which are stored in the output "
+    "folder.",
 ]
 """Of ``**sections``."""
 

@@ -37,13 +37,11 @@ class Recipe:
     config: Config
 
 
-def open_recipe(recipe: str | Path | Config | Recipe, *, takes_run: bool = False) -> Recipe:
+def open_recipe(recipe: str | Path | Config, *, takes_run: bool = False) -> Recipe:
     """Read a recipe by name or path; a Config counts as the recipe paint with other settings.
 
     With ``takes_run`` also the folder of a run, whose settings are in its run.json.
     """
-    if isinstance(recipe, Recipe):
-        return recipe
     if takes_run and not isinstance(recipe, Config):
         folder = run_of(Path(recipe))
         if folder is not None:
@@ -54,31 +52,24 @@ def open_recipe(recipe: str | Path | Config | Recipe, *, takes_run: bool = False
     return Recipe(path, read_recipe(path))
 
 
-def configure(
-    config: Config,
-    folder: Path,
-    model: str | Path | Mapping[str, Any] | None = None,
-    data: Any = None,
-    sections: Mapping[str, Mapping[str, Any]] | None = None,
-) -> tuple[Config, Resolved]:
+def configure(config: Config, folder: Path, sections: Mapping[str, Any]) -> tuple[Config, Resolved]:
     """Return the config with the arguments of a call, as given and as resolved; store rows.
 
     Args:
         folder: where rows are stored, once the settings are found to be right.
-        model, data: as of commands (paint.commands.api.arguments).
-        sections: settings by section; objects and functions stand for their names.
+        sections: settings by section; objects and functions stand for their names, and the sections
+            model and data may be a path, or rows (paint.commands.api.arguments.Sections).
     """
-    given: dict[str, Any] = dict(sections or {})
+    given = {name: value for name, value in sections.items() if value is not None}
+    if isinstance(given.get("model"), str | Path):
+        given["model"] = {"path": given["model"]}
     rows = None
-    if model is not None:
-        given["model"] = dict(model) if isinstance(model, Mapping) else {"path": str(model)}
-    if data is not None:
-        _require_one_split(data)
-        is_section = isinstance(data, Mapping) and not is_columns(data)
-        given["data"] = dict(data) if is_section else {"path": data}
-        path = given["data"].get("path", "")
-        if not (isinstance(path, str | Path) or _are_sources(path)):
-            rows, given["data"]["path"] = path, folder / ROWS
+    if "data" in given:
+        _require_one_split(given["data"])
+        rows = rows_of(given["data"])
+        given["data"] = _data_section(given["data"])
+    if rows is not None:
+        given["data"] |= {"path": folder / ROWS}
     config = with_sections(config, given)
     # First, so that wrong settings leave no file of rows.
     run = check_config(config)
@@ -86,6 +77,20 @@ def configure(
         with naming("data"):
             write_rows(rows, folder, ROWS)
     return config, run
+
+
+def rows_of(data: Any) -> Any:
+    """Return the rows of an argument for the section data; None where it names none, or a place."""
+    path = _data_section(data).get("path")
+    if isinstance(path, str | Path) or _are_sources(path):
+        return None
+    return path
+
+
+def _data_section(data: Any) -> dict[str, Any]:
+    if isinstance(data, Mapping) and not is_columns(data):
+        return dict(data)
+    return {"path": data}
 
 
 def with_sections(config: Config, sections: Mapping[str, Any]) -> Config:
