@@ -97,7 +97,6 @@ def paint(path: str, options: Options, note: Note) -> None:
         },
         train={"steps": options.steps, "batch_size": options.rows},
         callbacks=[Noted()],
-        confirm=True,
     )
 
 

@@ -41,8 +41,8 @@ def test_word_that_is_no_value_is_refused_by_name_and_value(
 )
 def test_switch_with_a_value_is_read(words: str) -> None:
     assert not parse(["train", "demo-paint", *words.split()]).config.model.liger
-    on = parse(["train", "--model.liger=TRUE", "demo-paint", "--yes"])
-    assert (on.config.model.liger, on.parameters["confirm"]) == (True, True)
+    on = parse(["train", "--model.liger=TRUE", "demo-paint"])
+    assert on.config.model.liger
 
 
 @pytest.mark.parametrize(

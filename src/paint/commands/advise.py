@@ -30,7 +30,6 @@ def advise(
     ratios: tuple[float, ...] = (0.0, 0.3, 0.5),
     answers: bool = False,
     rates: bool | Sequence[float] | None = None,
-    confirm: arguments.Confirm = False,
     gpus: arguments.Gpus = 0,
     **sections: arguments.Sections,
 ) -> Result:
@@ -76,7 +75,7 @@ def advise(
         from paint.lab.learning_rates import advise_rates
 
         name = start.path.stem if start.path.stem in shipped_recipes() else str(start.path)
-        advise_rates(placed, folder / "rates", name, rates, problems, samples, confirm=confirm)
+        advise_rates(placed, folder / "rates", name, rates, problems, samples)
     return Result(folder / "rates")
 
 

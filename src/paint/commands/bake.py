@@ -24,7 +24,6 @@ def bake(
     temperature: float | None = None,
     patience: arguments.OptionalCount = None,
     force: bool = False,
-    confirm: arguments.Confirm = False,
     **sections: arguments.Sections,
 ) -> Result:
     """Train an adapter that answers as if a text were its system prompt.
@@ -69,6 +68,5 @@ def bake(
         temperature=temperature,
         patience=patience,
         force=force,
-        confirm=confirm,
     )
     return Result(folder)

@@ -42,7 +42,6 @@ def compare(
     samples: arguments.Samples = 12,
     every_checkpoint: arguments.EveryCheckpoint = False,
     output_dir: arguments.ResultsDir = "runs/compare",
-    confirm: arguments.Confirm = False,
     gpus: arguments.Gpus = 0,
     **sections: arguments.Sections,
 ) -> "pd.DataFrame":
@@ -91,7 +90,7 @@ def compare(
     with on_gpus(gpus, last, ranks=1) as placed:
         if gpus:
             rows, exam = _with_servers(rows, exam, placed.rollout.server_gpus)
-        options = {"every_checkpoint": every_checkpoint, "confirm": confirm}
+        options = {"every_checkpoint": every_checkpoint}
         layout = {"all_pairs": not against_last, "is_sweep": bool(sweep)}
         return _measured(rows, range(seed, seed + seeds), folder, exam, layout, options)
 

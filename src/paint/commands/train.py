@@ -23,7 +23,6 @@ def train(
     *,
     output_dir: arguments.OutputDir = None,
     callbacks: arguments.Callbacks = (),
-    confirm: arguments.Confirm = False,
     gpus: arguments.Gpus = 0,
     **sections: arguments.Sections,
 ) -> Run:
@@ -66,7 +65,7 @@ def train(
     log = {"folder": str(folder.parent), "name": folder.name}
     note = _changes(start.path, config.changed("log", **log))
     checked = checked.changed("log", **log)
-    run_training(checked, folder, gpus, start.path, callbacks, note=note, confirm=confirm)
+    run_training(checked, folder, gpus, start.path, callbacks, note=note)
     run = Run(folder)
     tell_callbacks(callbacks, "on_end", run)
     return run

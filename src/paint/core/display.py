@@ -9,7 +9,7 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeVar
 
@@ -116,14 +116,6 @@ def progress_lines() -> Iterator[None]:
         _lines = None
 
 
-def agrees() -> bool:
-    """Ask on the terminal of a command whether to go on; True where nobody can answer."""
-    streams = sys.stdin, sys.stdout
-    if _terminal_handler() is None or not all(stream and stream.isatty() for stream in streams):
-        return True
-    return input("Go on? [y/N] ").strip().lower() in ("y", "yes")
-
-
 class Display:
     """Progress of one run on one rank; silent if disabled, as on all ranks but the first."""
 
@@ -141,7 +133,7 @@ class Display:
         self.share = 0.0  # of the phase that is done, where it is known
         self.step_began: float | None = None  # of the first step, until its length was said
         self.is_first_step = True
-        self.on_estimate: Callable[[float], None] | None = None  # gets the seconds of all steps
+        self.trainings = 1  # that take as long as this one
         self.count: Counter | None = None
         self.is_shown = False  # whether a thread shows the progress
         self.status: Status | None = None  # its line in a terminal
@@ -233,16 +225,6 @@ class Display:
         return f"{self.phase_name}: {self.share:.0%}, {format_duration(left)} left"
 
     @contextmanager
-    def undrawn(self) -> Iterator[None]:
-        """Take the line of progress off the terminal within the block, as for a question."""
-        if self.status is None:
-            yield
-            return
-        self.status.stop()
-        yield
-        self.status.start()
-
-    @contextmanager
     def running(self, steps: int, done: int) -> Iterator[None]:
         self.steps, self.first, self.done, self.began = steps, done, done, time.monotonic()
         with self._lasting():
@@ -297,12 +279,17 @@ class Display:
         steps = self.steps - self.first
         self.left = f"about {format_duration(max(step * steps - (now - began), 0.0))} left"
         each = f"{step:.1f} s" if step < 20 else format_duration(step)
-        self.progress(
+        text = (
             f"time, an estimate: about {each} a step, {format_duration(step * steps)} for "
             f"{steps:,} steps, by the first"
         )
-        if self.on_estimate is not None:
-            self.on_estimate(step * steps)
+        if self.trainings > 1:
+            total = format_duration(step * steps * self.trainings)
+            text += f"; {total} for all {self.trainings} trainings if they take as long"
+        self.estimate(text)
+
+    def estimate(self, text: str) -> None:
+        self.progress(text)
 
     def writing(self, finished: int, under_way: int) -> None:
         """Take the tokens of finished and of unfinished completions; called at every token."""

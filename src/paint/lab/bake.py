@@ -43,7 +43,6 @@ from paint.lab.runner import ExperimentRun, refuse_other_settings, require_steps
 from paint.objective.divergences import REVERSE_KL
 from paint.resolve.check import Resolved
 from paint.training.callbacks import Callback
-from paint.training.step_time import LongWork
 
 PROMPTED, PLAIN, BAKED = "prompted base", "plain base", "baked"  # the views that are compared
 HELD_OUT = "held_out"
@@ -75,7 +74,6 @@ def bake(
     temperature: float | None = None,
     patience: int | None = None,
     force: bool = False,
-    confirm: bool = True,
 ) -> Report:
     """Train the plain model to answer as the prompted one; print and write the report.
 
@@ -92,8 +90,6 @@ def bake(
     if temperature is not None:  # of the measured answers; the training has its own config
         run = run.changed("rollout", temperature=temperature)
     refuse_other_settings(place, config)
-    if latest_checkpoint(place) is None:
-        display.on_estimate = LongWork(display, "bake", confirm=confirm)
     answers, kls, kl = _measure_base(run, problems, samples, folder, display)
     if not force and kl < LEAST_KL:
         raise ConfigError(

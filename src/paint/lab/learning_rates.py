@@ -60,7 +60,6 @@ from paint.lab.runner import ExperimentRun, refuse_other_settings, train_run
 from paint.lab.sweep import value_text
 from paint.resolve.check import Resolved
 from paint.training.prompt_filter import filter_problems
-from paint.training.step_time import LongWork
 
 LADDER = (
     5e-6,  # the paper's, for Qwen3
@@ -123,8 +122,6 @@ def advise_rates(
     given: bool | Sequence[float],
     problems: int,
     samples: int,
-    *,
-    confirm: bool,
 ) -> Report:
     """Train with each rate for a few steps, and print and write what became of the students.
 
@@ -161,8 +158,7 @@ def advise_rates(
             f"rates: {', '.join(run.name for run in missing)}; {completions:,} completions to "
             f"train on, and {answers:,} answers to {len(held_out)} held-out problems, all graded"
         )
-        count = len(missing)
-        display.on_estimate = LongWork(display, "with the first rate", count, confirm=confirm)
+        display.trainings = len(missing)
     student = sample_student(run, held_out, samples, folder / "before", display)
     trials = [RateTrial(BEFORE, kl=kl_by_problem(student, display), graded=student.graded)]
     for rate, short in runs.items():

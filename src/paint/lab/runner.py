@@ -74,7 +74,6 @@ from paint.resolve.check import (
     with_resolved,
 )
 from paint.training.callbacks import Callback
-from paint.training.step_time import LongWork
 from paint.training.trainer import train
 
 # Config keys that may differ between two calls that work on one experiment: they change no number.
@@ -145,13 +144,11 @@ def run_experiment(
     display: Display,
     *,
     every_checkpoint: bool = False,
-    confirm: bool = True,
 ) -> list[CheckpointResult]:
     """Train and evaluate every run with every seed, and the base model; return their results.
 
     Results in results.jsonl are reused, and unfinished runs and evaluations are resumed. With
     ``every_checkpoint``, all checkpoints of each run are evaluated, in order, not the last alone.
-    Without ``confirm``, a terminal asks before what may take more than an hour.
     """
     seeded = _seeded_runs([replace(run, config=run.checked.config) for run in runs], seeds, folder)
     protocol = _prepare(protocol, runs, folder, display)
@@ -165,7 +162,7 @@ def run_experiment(
     with lock_folder(folder, waiting=display.note):
         missing = list(filter(missing_steps, seeded))
         _require_same(folder, seeded, missing, list(_stored(folder).values()), protocol)
-    _announce(folder, len(seeded), missing, display, confirm=confirm)
+    _announce(folder, len(seeded), missing, display)
     spent: list[float] = []
     # First the runs that no other process works on; then the others, each as soon as it is free.
     for waiting in (None, display.note):
@@ -211,9 +208,7 @@ def _prepare(
     return replace(protocol, rollout=rollout)
 
 
-def _announce(
-    folder: Path, count: int, missing: Sequence[ExperimentRun], display: Display, *, confirm: bool
-) -> None:
+def _announce(folder: Path, count: int, missing: Sequence[ExperimentRun], display: Display) -> None:
     """Say what there is already, and prepare the estimate of the time of what is trained."""
     if len(missing) < count:
         rest = ""
@@ -224,8 +219,7 @@ def _announce(
     trained = [
         run for run in missing if run.name != BASE and not run.is_trained(run.folder(folder))
     ]
-    if trained:
-        display.on_estimate = LongWork(display, trained[0].label, len(trained), confirm=confirm)
+    display.trainings = len(trained)
 
 
 def _time_left(spent: Sequence[float], runs: int) -> str:
@@ -275,6 +269,10 @@ class RunDisplay(Display):
         self.console.print(text)
         if level >= logging.WARNING:
             self.counter.display.warn(f"{self.label}: {text}")
+
+    def estimate(self, text: str) -> None:
+        super().estimate(text)
+        self.counter.display.note(f"{self.label}: {text}")
 
     def step(self, metrics: Mapping[str, float], values: Iterable[str]) -> None:
         super().step(metrics, values)
@@ -375,14 +373,13 @@ def train_run(
             display.counting(f"training {run.label}", steps, done) as counter,
         ):
             shown = RunDisplay(log, counter, run.label)
-            shown.on_estimate = display.on_estimate  # which asks for all of the experiment
+            shown.trainings, display.trainings = display.trainings, 1  # the first speaks for all
             train(
                 check_training(config),
                 run_folder,
                 resume=has_begun,
                 display=shown,
                 callbacks=callbacks,
-                confirm=True,
             )
     except Interrupted as stopped:
         message = f"stopped in {run.label}, and saved; the same command resumes"

@@ -139,12 +139,11 @@ def run_training(
     callbacks: Sequence[Callback],
     *,
     note: str = "",
-    confirm: bool = True,
 ) -> None:
     """Train by a recipe in this process, or on several GPUs; without a recipe, resume.
 
-    ``note`` and ``confirm`` are those of the trainer, in this process. Raises RanksEnded for ranks
-    that were started, and failed.
+    ``note`` is that of the trainer, in this process. Raises RanksEnded for ranks that were started,
+    and failed.
     """
     require_trainable(run)
     rows = check_sources(run.config, run.needed_fields)
@@ -162,7 +161,6 @@ def run_training(
             resume=recipe is None,
             callbacks=callbacks,
             note=note,
-            confirm=confirm,
         )
 
     if not gpus:

@@ -47,7 +47,6 @@ from paint.training.opening import (
 )
 from paint.training.prompt_filter import filter_problems
 from paint.training.row_prompts import RowPrompts, longest_rows, measure_rows, rows_to_count
-from paint.training.step_time import LongWork
 from paint.training.teacher_views import prompt_limit
 from paint.training.train_step import Setup
 
@@ -64,14 +63,13 @@ def train(
     display: Display | None = None,
     callbacks: Sequence[Callback] = (),
     note: str = "",
-    confirm: bool = True,
 ) -> Path:
     """Train in ``folder``, or resume there, and return the last checkpoint.
 
     Settings, data and files are refused before the first step wherever that is possible. SIGINT and
     SIGTERM raise Interrupted when the step under way is finished and saved. Callbacks are called on
-    the first rank. The note is printed first. Without ``confirm``, a terminal asks before what may
-    take more than an hour. ``rows`` are those of data.path, where they were read before.
+    the first rank. The note is printed first. ``rows`` are those of data.path, where they were read
+    before.
     """
     began = monotonic()
     if not is_unicode(str(folder.absolute())):
@@ -95,10 +93,6 @@ def train(
         validation = load_validation(
             model.policy, model.run.config, folder, accelerator.num_processes, model.grader, display
         )
-        # Ranks cannot end together in the middle of a step.
-        if accelerator.num_processes == 1 and not confirm:
-            then = f"`paint resume {folder}` goes on all the same"
-            display.on_estimate = LongWork(display, then=then)
         setup, done = _open_setup(model, data, callbacks, site, resume=resume)
         loop(setup, validation, folder, display, done, signals)
     if is_main:

@@ -93,12 +93,6 @@ Gpus = Annotated[
     "without any GPU here, so many processes without one. 0: this process alone.",
 ]
 
-Confirm = Annotated[
-    bool,
-    Spelled("yes"),
-    "Start what may take more than an hour, by an estimate. Otherwise a terminal asks.",
-]
-
 Trust = Annotated[
     bool,
     "Run the modules and command lines that the record of a run names, after a line that "
