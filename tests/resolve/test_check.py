@@ -19,6 +19,7 @@ from paint.resolve.check import (
     with_resolved,
 )
 from paint.resolve.plan import Machine
+from runs import changed
 
 H100, RTX_4090 = 85.0e9, 25.4e9
 LONG: dict[str, Any] = {"max_new_tokens": 8192}  # so that auto looks for vLLM
@@ -144,6 +145,23 @@ def test_resolve_engine_full_weights_are_sampled_locally_and_else_refused(found:
     assert resolve_evaluation(config.rollout, machine, config.model)[0].engine == "local"
     with pytest.raises(ConfigError, match=f'"local", got "vllm" .{setting}.*--merged'):
         resolve_evaluation(served.rollout, machine, config.model)
+
+
+def test_resolve_warns_of_settings_without_effect() -> None:
+    settings: dict[str, dict[str, Any]] = {
+        "teacher": {"decay": 0.5},
+        "validation": {"samples": 3},
+        "rollout": {"engine": "local", "server_args": "-inf"},
+    }
+    used: dict[str, dict[str, Any]] = {
+        "teacher": {"weights": "ema"},
+        "validation": {"path": "demo"},
+        "rollout": {"engine": "vllm"},
+    }
+    for changes, count in (({}, 3), (used, 0)):
+        config = changed("demo-paint", settings, changes)
+        lines = resolve(check_training(config), NO_GPU).warnings
+        assert sum("has no effect" in line for line in lines) == count
 
 
 def test_resolve_warns_of_settings_that_are_rarely_meant() -> None:

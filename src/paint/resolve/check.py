@@ -392,14 +392,16 @@ def require_trainable(run: Resolved) -> None:
     require(run.rollout, "stored", is_met, allowed, why)
 
 
-def require_same_beginning(run: Resolved, folder: Path) -> None:
-    """Raise RunError unless a run of the steps of a resume would have had the same rates so far."""
+def require_same_beginning(run: Resolved, folder: Path) -> tuple[str, ...]:
+    """Check that a run of the steps of a resume would have begun as it did; return warnings."""
     before, now = read_run(folder).train, run.config.train
     if now.steps < before.steps:
         raise RunError(
             f"{folder} has {before.steps} steps; "
             f"the number can be raised, but not lowered to {now.steps}"
         )
+    if now.steps == before.steps:
+        return ()
     last = latest_checkpoint(folder)
     shorter = replace(now, steps=before.steps)
     for step in range(step_of(last) if last else 0):
@@ -411,6 +413,14 @@ def require_same_beginning(run: Resolved, folder: Path) -> None:
                 f"have had the learning rate {rates[1]:.3g}, not {rates[0]:.3g}; start a new run "
                 f"with --train.steps {now.steps}"
             )
+    own = [f"train.{key} {getattr(now, key)}" for key in ("method", "optimizer")]
+    own = [setting for setting in own if ":" in setting]
+    if not own:
+        return ()
+    return (
+        f"train.steps was {before.steps}: where {' or '.join(own)} reads it, the steps so far are "
+        f"not those of a run of {now.steps} (their learning rates are)",
+    )
 
 
 def require_paths(config: Config) -> None:
@@ -438,7 +448,7 @@ def check_engine(rollout: RolloutConfig) -> EngineType:
 def resolve(run: Resolved, machine: Machine) -> Resolved:
     """Choose what is "auto" in a training, and plan its memory. Raises ConfigError."""
     run = resolve_engine(run, machine)
-    run = replace(run, warnings=(*run.warnings, *cautions_of(run)))
+    run = replace(run, warnings=(*run.warnings, *cautions_of(run), *_without_effect(run)))
     if machine.ranks > 1:
         run = replace(run, notes=(*run.notes, f"{machine.ranks} ranks"))
     # Each rank needs a row, as passes and sums are of all ranks together.
@@ -505,6 +515,23 @@ def cautions_of(run: Resolved) -> Iterator[str]:
             "off-policy: forward KL tolerates completions of another policy, reverse KL does not "
             f"(arXiv 2606.24143), and objective.divergence is {divergence}; watch off_policy_kl"
         )
+
+
+def _without_effect(run: Resolved) -> Iterator[str]:
+    """Lines on settings that differ from their defaults and change nothing."""
+    config = run.config
+    is_average, is_scheduled = run.teacher.weights == "ema", config.objective.sft_weight_end
+    for section, keys, is_used, why in (
+        ("teacher", "decay every", is_average, "the teacher is no moving average"),
+        ("validation", "samples limit max_new_tokens", config.validation.path, "no path is set"),
+        ("objective", "sft_weight_steps", is_scheduled is not None, "sft_weight_end is None"),
+        ("rollout", "server server_args", run.owns_servers, "the run starts no server"),
+        ("rollout", "server_timeout colocate", run.engine.is_remote, "no server samples"),
+    ):
+        for key in () if is_used else keys.split():
+            value = getattr(getattr(config, section), key)
+            if value != getattr(getattr(Config(), section), key):
+                yield f"{section}.{key} {format_value(value)} has no effect: {why}"
 
 
 def with_resolved(config: Config, begun: Config) -> Config:

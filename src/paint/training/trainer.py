@@ -79,8 +79,7 @@ def train(
         )
     # One rank's rows may take longer than another's.
     patience = START_SECONDS + run.rollout.server_timeout + run.rollout.timeout
-    if resume:
-        require_same_beginning(run, folder)
+    warnings = (*run.warnings, *(require_same_beginning(run, folder) if resume else ()))
     accelerator = open_accelerator(folder, run.config.log.trackers, patience)
     is_main = accelerator.is_main_process
     display = (is_main and display) or Display(enabled=is_main)
@@ -88,7 +87,7 @@ def train(
         site = _Site(folder, accelerator, display, stack)
         display.notes([note])
         data = _read_data(run, rows, site)
-        found = replace(run, longest=data.longest)
+        found = replace(run, longest=data.longest, warnings=warnings)
         model = _open_model(resolve(found, machine_of_ranks(accelerator)), data, site)
         validation = load_validation(
             model.policy, model.run.config, folder, accelerator.num_processes, model.grader, display
