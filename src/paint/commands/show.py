@@ -5,10 +5,8 @@ from pathlib import Path
 from typing import Annotated
 
 from paint.commands.api import arguments
-from paint.commands.api.results import Page, holds_something, paths_of
-from paint.core.errors import ConfigError
+from paint.commands.api.results import Page, paths_of, write_page_of
 from paint.core.settings import NOT_NEGATIVE, or_none
-from paint.core.trust import trust_records, vouch_for
 
 
 def show(
@@ -45,23 +43,14 @@ def show(
         watch: Of runs: serve the page on 127.0.0.1 until Ctrl-C, and append their steps as they
             come.
     """
-    folders = paths_of(targets)
-    if not folders:
-        raise ConfigError("nothing to show; name a run, or a folder that `paint eval` made")
-    # Before torch is imported, which takes seconds.
-    for folder in folders:
-        if not holds_something(folder):
-            raise ConfigError(
-                f"{folder} holds neither a run (run.json), an evaluation (completions.jsonl) nor "
-                f"a report of advice, a comparison or a bake"
-            )
-    from paint.core.display import Display
-    from paint.lab.viewer.run import PageSpec
-    from paint.lab.viewer.show import show_targets
-
-    vouch_for(contexts)
-    if trust:
-        trust_records()
-    page = PageSpec(tuple(steps), row, tuple(contexts), rescore)
-    place = Path(out) if out else None
-    return Page(show_targets(folders, Display(), page, out=place, opens=open, live=watch))
+    return write_page_of(
+        paths_of(targets),
+        steps=steps,
+        row=row,
+        contexts=contexts,
+        rescore=rescore,
+        out=out,
+        open=open,
+        watch=watch,
+        trust=trust,
+    )

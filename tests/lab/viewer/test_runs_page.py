@@ -217,11 +217,20 @@ def test_page_server_events_go_on_where_a_page_stopped(runs: Path) -> None:
 
 
 def test_show_that_watches_ends_with_ctrl_c_and_writes_the_page(
-    runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    runs: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     def interrupted(self: PageServer) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(PageServer, "serve_forever", interrupted)
+    begun = tmp_path / "begun"  # that holds nothing yet, as in the first seconds of a training
+    shutil.copytree(runs / "slow", tmp_path / "hidden/slow")
+    begin = threading.Timer(0.1, lambda: (tmp_path / "hidden/slow").rename(begun))
+    begin.start()
+    assert paint.show(begun, watch=True, open=False).path == begun / "show.html"
+    begin.join()
     assert paint.show(runs, watch=True, open=False).path.exists()
     assert "http://127.0.0.1:" in capsys.readouterr().out

@@ -5,6 +5,7 @@ This module imports neither torch nor pandas until a property needs them.
 """
 
 import html
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -25,12 +26,16 @@ from paint.config.run_folder import checkpoints as list_checkpoints
 from paint.config.schema import Config
 from paint.core.errors import ConfigError
 from paint.core.storage import read_jsonl
+from paint.core.trust import begin_call, trust_records, vouch_for
 from paint.evaluation.store import find_stores, reopen_store
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from paint.evaluation.frame import Report
+
+
+WATCH_SECONDS = 0.5  # between looks for a run that has not begun
 
 
 @dataclass(frozen=True)
@@ -41,10 +46,7 @@ class Handle:
 
     def show(self, **options: Any) -> "Page":
         """Write its page (docs/how-to/inspect-rollouts.md); options are those of ``paint.show``."""
-        from paint.commands import load_function
-
-        page: Page = load_function("show")(self.path, **{"open": False, **options})
-        return page
+        return write_page_of([self.path], **options)
 
 
 class Run(Handle):
@@ -298,6 +300,54 @@ def _cell_text(value: Any) -> Any:
     return value
 
 
-def holds_something(target: Path) -> bool:
-    """Return whether a folder holds a run, an evaluation or a report."""
+def write_page_of(
+    targets: Sequence[Path],
+    *,
+    steps: Sequence[int] = (),
+    row: int | None = None,
+    contexts: Sequence[str] = (),
+    rescore: bool = True,
+    out: str | Path | None = None,
+    open: bool = False,
+    watch: bool = False,
+    trust: bool = False,
+) -> Page:
+    """Write the page of some targets; the arguments are those of ``paint.show``."""
+    if not targets:
+        raise ConfigError("nothing to show; name a run, or a folder that `paint eval` made")
+    if watch:
+        _await_runs(targets)
+    # Before torch is imported, which takes seconds.
+    for target in targets:
+        if not _holds_something(target):
+            raise ConfigError(
+                f"{target} holds neither a run (run.json), an evaluation (completions.jsonl) nor "
+                f"a report of advice, a comparison or a bake"
+            )
+    from paint.core.display import Display
+    from paint.lab.viewer.run import PageSpec
+    from paint.lab.viewer.show import show_targets
+
+    page = PageSpec(tuple(steps), row, tuple(contexts), rescore)
+    with begin_call():
+        vouch_for(contexts)
+        if trust:
+            trust_records()
+        place = Path(out) if out else None
+        path = show_targets(targets, Display(), page, out=place, opens=open, live=watch)
+    return Page(path)
+
+
+def _holds_something(target: Path) -> bool:
     return any(target.glob("*.json")) or any(target.rglob("run.json")) or bool(find_stores(target))
+
+
+def _await_runs(targets: Sequence[Path]) -> None:
+    """Wait until each folder holds something: a run writes its first file when it has started."""
+    from paint.core.display import Display
+
+    missing = [target for target in targets if not _holds_something(target)]
+    if missing:
+        Display().note(f"waiting for a run in {missing[0]}; Ctrl-C ends it")
+    while not all(map(_holds_something, targets)):
+        time.sleep(WATCH_SECONDS)
