@@ -154,7 +154,7 @@ def test_part_whose_piece_is_missing_waits_behind_the_others(calls: Path, tmp_pa
     assert done(work)[-2:] == ["needs: not run: call-01/piece is missing", "end"]
     run(calls, work, None, 2, parts=[needs, Part("brings", 30, command=brings)])
     assert [line.split(" after ")[0] for line in done(work)[-4:]] == [
-        *("brings: done", "needs: name works", "needs: done", "end"),
+        *("brings: done", "needs: name works", "needs: done", "end")
     ]
 
 

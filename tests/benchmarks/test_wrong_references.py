@@ -6,14 +6,7 @@ from typing import Any
 import pytest
 
 from demo_problems import RULES, VALUES, Chain, apply, random_chains, visible_rules
-from wrong_references import (
-    Corruption,
-    Kind,
-    boxed_answer,
-    corrupt_rows,
-    parse_chain,
-    step_texts,
-)
+from wrong_references import Corruption, Kind, boxed_answer, corrupt_rows, parse_chain, step_texts
 
 # A lookahead, since the result of a step is the number of the next one.
 STEP = re.compile(r"(?=(?:\$|equiv )(\d+)(\+|-|\\times) ?(\d+) \\equiv (\d+))")

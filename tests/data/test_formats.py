@@ -41,8 +41,7 @@ def test_read_problems_with_a_problem_or_named_columns_is_not_converted(tmp_path
 
 
 @pytest.mark.parametrize(
-    "completion",
-    [[{"role": "user", "content": "r"}], [{"role": "assistant", "content": " "}]],
+    "completion", [[{"role": "user", "content": "r"}], [{"role": "assistant", "content": " "}]]
 )
 def test_read_problems_completion_that_is_no_reply_is_refused(
     tmp_path: Path, completion: Any

@@ -15,12 +15,7 @@ import torch
 import paint
 from paint.cli import main
 from paint.config.run_folder import latest_checkpoint, read_run
-from paint.config.schema import (
-    ConfigError,
-    EvaluationConfig,
-    GradingConfig,
-    RolloutConfig,
-)
+from paint.config.schema import ConfigError, EvaluationConfig, GradingConfig, RolloutConfig
 from paint.core.display import Display
 from paint.core.extensions import spec_of
 from paint.data.problems import Problem

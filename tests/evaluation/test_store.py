@@ -10,13 +10,7 @@ import pytest
 
 from paint.core import storage
 from paint.data.problems import Problem
-from paint.evaluation.store import (
-    Store,
-    StoreError,
-    find_stores,
-    open_store,
-    reopen_store,
-)
+from paint.evaluation.store import Store, StoreError, find_stores, open_store, reopen_store
 from paint.inference.engine import Completion
 from paint.inference.rollouts import Rollout
 

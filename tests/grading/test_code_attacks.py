@@ -224,9 +224,7 @@ REACH = {
     "a change of Python": "open(os.__file__, 'a')",
     "a change of /": "open('/new', 'w')",
 }
-NEEDS_NAMESPACES = {
-    "many files": "[open(str(n), 'wb').write(bytes(1 << 20)) for n in range(5)]",
-}
+NEEDS_NAMESPACES = {"many files": "[open(str(n), 'wb').write(bytes(1 << 20)) for n in range(5)]"}
 # Without namespaces, code that is tested as nobody may not find all modules.
 IMPORTS = "\n".join(
     f"try: import {name}\nexcept ImportError: pass"

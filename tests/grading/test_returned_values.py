@@ -90,10 +90,7 @@ async def of_one_async(completion: str, row: Row) -> Any:
 def test_function_of_one_completion_returns_a_grade_or_is_told_what_it_returned(
     name: str, cases: list[tuple[Any, Grade | str]]
 ) -> None:
-    with (
-        find_grader(f"{HERE}:{name}", workers=1) as grader,
-        warnings.catch_warnings(),
-    ):
+    with find_grader(f"{HERE}:{name}", workers=1) as grader, warnings.catch_warnings():
         warnings.simplefilter("error")  # of coroutines that were never awaited
         grades = grader.grade(items(len(cases)))
     for i, (grade, (_, expected)) in enumerate(zip(grades, cases, strict=True)):

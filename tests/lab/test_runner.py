@@ -22,11 +22,7 @@ from paint.config.schema import Config, ConfigError, ModelConfig
 from paint.core.demo_files import NEW_RULES, NEW_RULES_PROBLEMS
 from paint.core.display import Display
 from paint.evaluation.generate import checkpoint_digest
-from paint.lab.checkpoint_results import (
-    CheckpointResult,
-    by_run,
-    read_results,
-)
+from paint.lab.checkpoint_results import CheckpointResult, by_run, read_results
 from paint.lab.eval_protocols import protocol_for
 from paint.lab.repaired import repaired_table
 from paint.lab.runner import ExperimentRun, run_experiment
