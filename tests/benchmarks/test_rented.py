@@ -70,7 +70,7 @@ def test_pack_writes_pieces_below_the_size_with_manifest_and_script(calls: Path)
 
 
 def test_unpack_gives_every_file_back(calls: Path, tmp_path: Path) -> None:
-    arrived, work = Arrived(calls, tmp_path), tmp_path / "work"
+    work = tmp_path / "work"
     work.mkdir()
     arrived = Arrived(calls, work)
     assert arrived.unpack("model", 9, print) == arrived.unpack("base", 9, print) == []

@@ -13,15 +13,10 @@ STEP = re.compile(r"(?=(?:\$|equiv )(\d+)(\+|-|\\times) ?(\d+) \\equiv (\d+))")
 CHAINS = random_chains(60, list(RULES), seed=5, held_out=False)
 
 
-def rows_of(chains: list[Chain]) -> list[dict[str, Any]]:
-    rows = []
-    for number, chain in enumerate(chains):
-        row = {"id": f"row-{number}", "problem": chain.problem}
-        rows.append({**row, "solution": chain.reference(RULES), "answer": chain.answer(RULES)})
-    return rows
-
-
-ROWS = rows_of(CHAINS)
+ROWS: list[dict[str, Any]] = []
+for number, chain in enumerate(CHAINS):
+    row = {"id": f"row-{number}", "problem": chain.problem}
+    ROWS.append({**row, "solution": chain.reference(RULES), "answer": chain.answer(RULES)})
 
 
 def corrupted(corruption: Corruption) -> list[tuple[dict[str, Any], Chain, int]]:
