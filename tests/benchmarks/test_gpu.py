@@ -10,13 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import Qwen3Config, Qwen3Model
 
 import gpu
-from gpu import (
-    Options,
-    backward_flops,
-    forward_flops,
-    main,
-    update_flops,
-)
+from gpu import Options, backward_flops, forward_flops, main, update_flops
 from large_models import settings_of
 from paint.config import schema as cfg
 from paint.resolve.shapes import SHAPES, Shape

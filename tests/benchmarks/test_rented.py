@@ -70,7 +70,7 @@ def test_pack_writes_pieces_below_the_size_with_manifest_and_script(calls: Path)
 
 
 def test_unpack_gives_every_file_back(calls: Path, tmp_path: Path) -> None:
-    arrived, work = Arrived(calls, tmp_path), tmp_path / "work"
+    work = tmp_path / "work"
     work.mkdir()
     arrived = Arrived(calls, work)
     assert arrived.unpack("model", 9, print) == arrived.unpack("base", 9, print) == []
@@ -154,7 +154,7 @@ def test_part_whose_piece_is_missing_waits_behind_the_others(calls: Path, tmp_pa
     assert done(work)[-2:] == ["needs: not run: call-01/piece is missing", "end"]
     run(calls, work, None, 2, parts=[needs, Part("brings", 30, command=brings)])
     assert [line.split(" after ")[0] for line in done(work)[-4:]] == [
-        *("brings: done", "needs: name works", "needs: done", "end"),
+        *("brings: done", "needs: name works", "needs: done", "end")
     ]
 
 

@@ -6,29 +6,17 @@ from typing import Any
 import pytest
 
 from demo_problems import RULES, VALUES, Chain, apply, random_chains, visible_rules
-from wrong_references import (
-    Corruption,
-    Kind,
-    boxed_answer,
-    corrupt_rows,
-    parse_chain,
-    step_texts,
-)
+from wrong_references import Corruption, Kind, boxed_answer, corrupt_rows, parse_chain, step_texts
 
 # A lookahead, since the result of a step is the number of the next one.
 STEP = re.compile(r"(?=(?:\$|equiv )(\d+)(\+|-|\\times) ?(\d+) \\equiv (\d+))")
 CHAINS = random_chains(60, list(RULES), seed=5, held_out=False)
 
 
-def rows_of(chains: list[Chain]) -> list[dict[str, Any]]:
-    rows = []
-    for number, chain in enumerate(chains):
-        row = {"id": f"row-{number}", "problem": chain.problem}
-        rows.append({**row, "solution": chain.reference(RULES), "answer": chain.answer(RULES)})
-    return rows
-
-
-ROWS = rows_of(CHAINS)
+ROWS: list[dict[str, Any]] = []
+for number, chain in enumerate(CHAINS):
+    row = {"id": f"row-{number}", "problem": chain.problem}
+    ROWS.append({**row, "solution": chain.reference(RULES), "answer": chain.answer(RULES)})
 
 
 def corrupted(corruption: Corruption) -> list[tuple[dict[str, Any], Chain, int]]:

@@ -41,8 +41,7 @@ def test_read_problems_with_a_problem_or_named_columns_is_not_converted(tmp_path
 
 
 @pytest.mark.parametrize(
-    "completion",
-    [[{"role": "user", "content": "r"}], [{"role": "assistant", "content": " "}]],
+    "completion", [[{"role": "user", "content": "r"}], [{"role": "assistant", "content": " "}]]
 )
 def test_read_problems_completion_that_is_no_reply_is_refused(
     tmp_path: Path, completion: Any
@@ -199,24 +198,3 @@ def test_read_problems_columns_of_other_rows_that_are_null_are_no_format(tmp_pat
     rows: list[dict[str, Any]] = [{"problem": "p"}, chat, GSM8K]
     found = read(tmp_path, *[columns | row for row in rows], needs={})
     assert [problem.problem for problem in found.problems] == ["p", "q", GSM8K["question"]]
-
-
-def test_read_problems_turn_that_is_not_to_be_learned_is_no_solution(tmp_path: Path) -> None:
-    roles = ("user", "assistant", "user", "assistant")
-    texts = ("q", "no", "sure?", "yes")
-    turns: list[dict[str, Any]] = [
-        {"role": role, "content": text} for role, text in zip(roles, texts, strict=True)
-    ]
-    row = {"messages": turns}
-    for turn, weight in zip(turns, (0, 0, 0, 1), strict=True):
-        turn["weight"] = weight  # as SlimOrca writes it
-    assert read(tmp_path, row).problems[0].solution == "yes"
-    assert read(tmp_path, row, turns="all").problems[0].solution == "yes"
-    turns[-1]["weight"] = 0
-    for which in ("last", "all"):
-        with pytest.raises(DataError, match=r'row 1: field "messages" has no turn to learn'):
-            read(tmp_path, row, turns=which)
-    turns[-1] |= {"weight": 1, "markdown": "yes"}
-    for which in ("last", "all"):
-        with pytest.raises(DataError, match=r'message 4 has a key "markdown" \(value \'yes\'\)'):
-            read(tmp_path, row, turns=which)

@@ -12,13 +12,7 @@ import pytest
 
 from paint.config.schema import DataConfig
 from paint.data.problems import read_problems
-from paint.data.readers import (
-    BadRow,
-    DataError,
-    Number,
-    read_hub,
-    read_rows,
-)
+from paint.data.readers import BadRow, DataError, Number, read_hub, read_rows
 
 
 def rows_of(path: Path) -> list[tuple[int, Any]]:

@@ -136,18 +136,6 @@ def test_demo_model_takes_from_another_solution_the_rule_that_it_shares(policy: 
     assert 12 <= sum(right["not shared"]) <= 40
 
 
-@pytest.mark.slow
-def test_demo_model_some_of_eight_samples_is_right(policy: Policy) -> None:
-    problems = [problem for problem in held_out()[:50] for _ in range(8)]
-    prompts = [policy.student_prompt(problem.problem) for problem in problems]
-    completions = LocalEngine(policy, batch_size=200).generate(prompts, PAPER, range(len(prompts)))
-    texts = [policy.decode(c.ids) for c in completions]
-    right = [is_correct(t, p.answer) for t, p in zip(texts, problems, strict=True)]
-    groups = [right[i : i + 8] for i in range(0, len(right), 8)]
-    # Groups of both kinds are what GRPO learns from.
-    assert sum(0 < sum(group) < 8 for group in groups) >= 15
-
-
 def test_demo_model_opens_and_closes_thinking(policy: Policy, problems: list[Problem]) -> None:
     prompts = [policy.student_prompt(p.problem, thinking=True) for p in problems[:40]]
     completions = LocalEngine(policy, batch_size=40).generate(prompts, PAPER, range(40))

@@ -29,20 +29,14 @@ def test_describe_change_reports_zero_in_the_interval_and_what_could_be_detected
 
 
 def test_describe_change_of_several_sets_is_that_of_their_mean() -> None:
-    validation = {
-        (0, "p"): WEAK,
-        (0, "q"): STRONG,
-        (4, "p"): STRONG,
-        (4, "q"): STRONG,
-        (6, "p"): WEAK,
-        (6, "q"): WEAK,
-    }
+    first = {(0, "p"): WEAK, (0, "q"): STRONG}
+    later = {(4, "p"): STRONG, (4, "q"): STRONG, (6, "p"): WEAK, (6, "q"): WEAK}
     found = compare_paired([WEAK.correct, STRONG.correct], [WEAK.correct, WEAK.correct])
-    text = describe_change(validation, [])
+    text = describe_change(first | later, [])
     mean = found.difference.points(sign=True)
     assert text.startswith(f"Validation, mean over p and q, {mean} points over the base")
     assert "(58.3 before, 33.3 after)" in text
-    assert describe_change({(0, "p"): WEAK, (0, "q"): STRONG}, []) == describe_change({}, [])
+    assert describe_change(first, []) == describe_change({}, [])
 
 
 def test_describe_change_without_validation_compares_first_and_last_steps() -> None:

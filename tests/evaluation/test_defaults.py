@@ -1,14 +1,12 @@
 """A run is evaluated as it was trained, and by the paper's protocol on published benchmarks."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from paint.config.schema import Config, ConfigError, EvaluationConfig, GradingConfig
+from paint.config.schema import Config, ConfigError, GradingConfig
 from paint.data.benchmarks import Benchmark
 from paint.evaluation.defaults import (
-    default_benchmarks,
     defaults_of,
     evaluation_of,
     grading_of,
@@ -20,20 +18,9 @@ from paint.evaluation.defaults import (
 )
 from runs import changed, parse, train, write_problems
 
-PAPER = {  # section 'Experimental Details'
-    "thinking": True,
-    "temperature": 1.0,
-    "top_p": 0.95,
-    "top_k": -1,
-    "max_new_tokens": 38_912,
-}
-TRAINED = {
-    "thinking": False,
-    "temperature": 1.1,
-    "top_p": 0.95,
-    "top_k": 20,
-    "max_new_tokens": 1024,
-}
+# Section 'Experimental Details'.
+PAPER = {"thinking": True, "temperature": 1.0, "top_p": 0.95, "top_k": -1, "max_new_tokens": 38_912}
+TRAINED = PAPER | {"thinking": False, "temperature": 1.1, "top_k": 20, "max_new_tokens": 1024}
 OWN = Config().changed("data", path="own.jsonl").changed("model", path="owner/name")
 
 
@@ -68,6 +55,7 @@ def test_evaluation_on_the_demo_is_the_papers_for_its_model_and_as_trained_for_o
     demo = PAPER | {"thinking": False, "max_new_tokens": 96}
     trained = Config().changed("model", path="demo")
     assert protocol_of(evaluation_of(trained, [benchmark])) == demo
+    assert evaluation_of(OWN.changed("data", path="demo")).benchmarks == ("demo",)
     assert protocol_of(defaults_of("demo", [benchmark])) == demo
     other = Config().changed("model", path="owner/name")
     assert protocol_of(evaluation_of(other, [benchmark])) == TRAINED
@@ -84,9 +72,6 @@ def test_evaluation_of_own_task_is_never_on_mathematics() -> None:
         assert evaluation_of(validated).benchmarks == ("held-out.jsonl",)
 
 
-PAPERS = EvaluationConfig().benchmarks
-
-
 def test_flags_of_eval_have_the_defaults_of_the_benchmarks_that_are_named(run: Path) -> None:
     lengths = {}
     for words in (["mine.jsonl"], ["mine.jsonl", "aime_2024"], ["aime_2024"]):
@@ -96,24 +81,6 @@ def test_flags_of_eval_have_the_defaults_of_the_benchmarks_that_are_named(run: P
     assert lengths == {"mine.jsonl": 60, "aime_2024": 38_912}
     model = defaults_of("demo", ["mine.jsonl"])
     assert (model.benchmarks, protocol_of(model)) == (("mine.jsonl",), PAPER)
-
-
-@pytest.mark.parametrize(
-    ("changes", "names"),
-    [
-        ({}, PAPERS),
-        ({"model": {"path": "demo"}}, ("demo",)),
-        ({"data": {"path": "demo"}}, ("demo",)),
-        ({"validation": {"path": "v.jsonl"}}, ("v.jsonl",)),
-    ],
-)
-def test_default_benchmarks_are_those_of_validation_demo_or_paper(
-    changes: dict[str, dict[str, Any]], names: tuple[str, ...]
-) -> None:
-    config = OWN
-    for section, values in changes.items():
-        config = config.changed(section, **values)
-    assert default_benchmarks(config)[0] == names
 
 
 def test_validation_without_room_names_its_setting_and_what_fits(tmp_path: Path) -> None:

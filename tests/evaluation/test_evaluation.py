@@ -15,12 +15,7 @@ import torch
 import paint
 from paint.cli import main
 from paint.config.run_folder import latest_checkpoint, read_run
-from paint.config.schema import (
-    ConfigError,
-    EvaluationConfig,
-    GradingConfig,
-    RolloutConfig,
-)
+from paint.config.schema import ConfigError, EvaluationConfig, GradingConfig, RolloutConfig
 from paint.core.display import Display
 from paint.core.extensions import spec_of
 from paint.data.problems import Problem
@@ -434,11 +429,8 @@ def test_voted_equal_answers_share_a_vote(grader: MathGrader) -> None:
     assert votes[1] == -1
     assert votes[5] == votes[6]
     assert len({votes[0], votes[1], votes[3], votes[5]}) == 4
-
-
-def test_cast_votes_keep_problems_apart(grader: MathGrader) -> None:
-    wrong = {"answer": "5", "correct": False}
-    assert cast_votes([wrong] * 4, 2, grader) == [1, 1, 1, 1]
+    # Votes of several problems are apart.
+    assert cast_votes([{"answer": "5", "correct": False}] * 4, 2, grader) == [1, 1, 1, 1]
 
 
 @pytest.mark.parametrize(

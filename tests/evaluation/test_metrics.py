@@ -52,8 +52,7 @@ def simulated(rng: np.random.Generator, skills: np.ndarray, k: int) -> np.ndarra
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("problems", "a", "b"),
-    [(30, 2, 0.2), (30, 0.5, 0.5), (30, 0.1, 3), (60, 0.2, 2)],
+    ("problems", "a", "b"), [(30, 2, 0.2), (30, 0.5, 0.5), (30, 0.1, 3), (60, 0.2, 2)]
 )
 def test_avg_at_k_and_pass_at_k_intervals_cover_truth(problems: int, a: float, b: float) -> None:
     tries = (1, 2, 4, 12)

@@ -1,6 +1,5 @@
 """What an evaluation leaves on disk survives kills, damage and changed settings."""
 
-import shutil
 import subprocess
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -10,13 +9,7 @@ import pytest
 
 from paint.core import storage
 from paint.data.problems import Problem
-from paint.evaluation.store import (
-    Store,
-    StoreError,
-    find_stores,
-    open_store,
-    reopen_store,
-)
+from paint.evaluation.store import Store, StoreError, find_stores, open_store, reopen_store
 from paint.inference.engine import Completion
 from paint.inference.rollouts import Rollout
 
@@ -255,17 +248,6 @@ def test_find_stores_without_completions_are_refused_by_name(
     (tmp_path / "tuned/notes").mkdir()
     (tmp_path / "tuned/notes/problems.jsonl").write_text("{}\n")
     assert find_stores(tmp_path / "tuned") == [tmp_path / "tuned/mine"]
-
-
-def test_store_samples_of_other_prompts_are_refused(tmp_path: Path) -> None:
-    fill(fresh(tmp_path / "mine"))
-    elsewhere = opened(tmp_path / "other", ASKED, PROBLEMS, [[7, i] for i in range(3)])
-    with elsewhere as store:
-        for problem, number in store.missing:
-            store.add(sample_of(problem.id, number, prompt=[7, int(problem.id)]))
-    shutil.copy(tmp_path / "other/completions.jsonl", tmp_path / "mine/completions.jsonl")
-    (tmp_path / "mine/SHA256SUMS").unlink()
-    assert "problem 0: its prompt has changed" in refusal(fresh(tmp_path / "mine"))
 
 
 def test_store_is_locked_by_one_process(tmp_path: Path) -> None:

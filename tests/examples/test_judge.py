@@ -157,7 +157,9 @@ CHAT = [
 def test_judge_reads_all_turns_of_a_chat_and_no_reference(alone: Endpoint, column: str) -> None:
     turns: Any = [*CHAT, {"role": "assistant", "content": "We send another."}]
     row = {column: turns if column != "prompt" else CHAT, "completion": "We send another."}
-    [problem] = validated([row])
+    data = DataConfig(problem_field=column, solution_field="completion")
+    problem: Any
+    [(_, problem)] = validate_rows([(1, row)], data, needs={})
     with find_grader(SPEC, table=alone.options) as grader:
         grader.grade([Item("Sorry!", problem.answers, row=row_of(problem))])
     [request] = alone.requests
@@ -166,12 +168,6 @@ def test_judge_reads_all_turns_of_a_chat_and_no_reference(alone: Endpoint, colum
         "user: My delivery is broken, order 1100.\n\nassistant: Which country?\n\n"
         "user: Norway.\n\n=== Reply ===\nSorry!"
     )
-
-
-def validated(rows: list[dict[str, Any]]) -> list[Any]:
-    data = DataConfig(problem_field=next(iter(rows[0])), solution_field="completion")
-    found = validate_rows(enumerate(rows, start=1), data, needs={})
-    return [problem for _, problem in found]
 
 
 @pytest.mark.slow

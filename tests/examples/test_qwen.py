@@ -9,13 +9,7 @@ from typing import Any
 import pytest
 from qwen.contexts import NUMBER, first_step, numbers_shifted, with_wrong_numbers
 from qwen.python_tool import in_blocks, python, use_of, written
-from qwen.run import (
-    Options,
-    Task,
-    share,
-    with_wrong_end,
-    write_rows,
-)
+from qwen.run import Options, Task, share, with_wrong_end, write_rows
 
 from chatforms.call_styles import call_style
 from chatforms.tool_calls import read_reply

@@ -84,10 +84,8 @@ def test_grades_without_a_test(grader: Grader) -> None:
             "assert f() == [1, (2.5, None), {'a': {1, 2}, 3: b'x'}, True]",
             "def f(): return [1, (2.5, None), {'a': {1, 2}, 3: b'x'}, True]",
         ),
-        ("assert f() == 2 ** 5000", "def f(): return 2 ** 5000"),
         ("import math\nassert math.isnan(f())", "def f(): return float('nan')"),
         ("assert f() is None", "def f(): return None"),
-        ("assert type(f()) is tuple", "def f(): return (1,)"),
         ("assert f() == range(3)", "def f(): return range(3)"),
         ("assert f() is int", "def f(): return int"),
         (
@@ -101,16 +99,8 @@ def test_grades_without_a_test(grader: Grader) -> None:
             "def g():\n    f(1)\n    return log\nassert g() == [1]",
             "log = []\ndef f(x): log.append(x)",
         ),
-        # Containers and numbers of the library, and subclasses, by their values.
+        # Containers of the library by their values.
         ("assert f() == {'a': 2}", "from collections import *\ndef f(): return Counter('aa')"),
-        (
-            "from fractions import Fraction\nassert f() == Fraction(1, 3)",
-            "from fractions import Fraction\ndef f(): return Fraction(1, 3)",
-        ),
-        (
-            "import datetime\nassert f() == datetime.date(2026, 11, 27)",
-            "import datetime\ndef f(): return datetime.date(2026, 11, 27)",
-        ),
         # What an iterator gives.
         ("assert list(f()) == [0, 1]", "def f():\n yield from range(2)"),
         ("assert sorted(f()) == [1, 2]", "def f(): return {2: 0, 1: 0}.keys()"),

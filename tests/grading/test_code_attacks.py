@@ -1,6 +1,5 @@
 """Completions that try to be found right without being right, and to reach what they must not."""
 
-import json
 import os
 import shutil
 import signal
@@ -9,13 +8,13 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
-from codetrial.sandbox import WAYS, Limits, Sandboxes, Way
+from codetrial.sandbox import WAYS, Way
 from paint.core.errors import PaintError
 from paint.grading.contract import Grade, Grader, Item
 from paint.grading.unit_tests import CodeGrader, CodeOptions
+from processes import alive, descendants
 
 TESTS = "assert add(1, 2) == 3\nassert add(-1, 1) == 0\nassert add(10, 20) == 30"
 
@@ -160,11 +159,7 @@ RIGHT = "def add(a, b):\n    open('right.py', 'w').write('def add(a, b): return 
 RIGHT += "    return a + b"
 
 
-def is_there(way: Way) -> bool:
-    return way != "bubblewrap" or shutil.which("bwrap") is not None
-
-
-QUICK, *OTHERS = [way for way in WAYS if is_there(way)]
+QUICK, *OTHERS = [way for way in WAYS if way != "bubblewrap" or shutil.which("bwrap")]
 IN_EVERY_WAY = [QUICK, *(pytest.param(way, marks=pytest.mark.slow) for way in OTHERS)]
 
 
@@ -186,6 +181,10 @@ def item(code: str, tests: str = TESTS) -> Item:
 def grade(grader: Grader, code: str, tests: str = TESTS) -> Grade:
     [found] = grader.grade([item(code, tests)])
     return found
+
+
+def living() -> list[int]:
+    return [process for process in descendants(os.getpid()) if alive(process)]
 
 
 def test_right_completion_is_right(grader: Grader) -> None:
@@ -224,9 +223,7 @@ REACH = {
     "a change of Python": "open(os.__file__, 'a')",
     "a change of /": "open('/new', 'w')",
 }
-NEEDS_NAMESPACES = {
-    "many files": "[open(str(n), 'wb').write(bytes(1 << 20)) for n in range(5)]",
-}
+NEEDS_NAMESPACES = {"many files": "[open(str(n), 'wb').write(bytes(1 << 20)) for n in range(5)]"}
 # Without namespaces, code that is tested as nobody may not find all modules.
 IMPORTS = "\n".join(
     f"try: import {name}\nexcept ImportError: pass"
@@ -272,14 +269,9 @@ def test_process_in_own_session_ends_with_the_test(way: Way) -> None:
     )
     with CodeGrader(CodeOptions(processes=8), workers=1, way=way) as grader:
         assert grade(grader, PLAIN).reward == 1
-        before = descendants(os.getpid())
+        before = living()
         assert grade(grader, survivor).reward == 1
-        assert descendants(os.getpid()) == before
-
-
-def descendants(root: int) -> list[int]:
-    found = psutil.Process(root).children(recursive=True)
-    return [process.pid for process in found if process.status() != psutil.STATUS_ZOMBIE]
+        assert living() == before
 
 
 def test_fork_bomb_is_held_and_ends(grader: Grader) -> None:
@@ -321,16 +313,7 @@ def test_environment_of_the_sandbox_has_nothing_of_the_caller(
 def test_sandbox_that_is_killed_costs_one_completion() -> None:
     with CodeGrader(CodeOptions(), workers=1) as grader:
         assert grade(grader, PLAIN).reward == 1
-        for process in descendants(os.getpid()):
+        for process in living():
             os.kill(process, signal.SIGKILL)
         first, second = grader.grade([item(PLAIN), item(PLAIN)])
         assert (first.failed, second.reward) == (True, 1)
-
-
-def test_outcome_has_no_event_of_the_code() -> None:
-    sandboxes = Sandboxes(Limits(seconds=1), count=1)
-    job = {"answer": f"```python\n{WRONG['events on every descriptor']}\n```", "tests": TESTS}
-    [outcome] = sandboxes.run([job | {"problem": "", "entry_point": ""}])
-    sandboxes.close()
-    assert [event[0] for event in outcome.events] == ["tests", "error"]
-    assert json.dumps(outcome.events[1]).startswith('["error", "ended"')

@@ -31,16 +31,15 @@ def items(count: int) -> list[Item]:
 class Judge:
     """An async grader that counts the calls under way, and fails as it is told."""
 
-    def __init__(self, *, failures: int = 0, seconds: float = 0.01) -> None:
+    def __init__(self, *, failures: int = 0) -> None:
         self.failures = failures
-        self.seconds = seconds
         self.under_way = self.most = 0
 
     async def __call__(self, completion: str, row: Row) -> Grade:
         self.under_way += 1
         self.most = max(self.most, self.under_way)
         try:
-            await asyncio.sleep(self.seconds)
+            await asyncio.sleep(0.01)
             if self.failures:
                 self.failures -= 1
                 raise ConnectionError("connection refused")
@@ -89,9 +88,6 @@ def test_async_grader_repeats_calls_that_fail(quick: None) -> None:
         [grade] = grader.grade(items(1))
     assert grade == Grade(None, "ConnectionError: connection refused", failed=True)
     assert judge.failures == 1_000 - functions.ATTEMPTS
-    late = Judge(failures=1_000, seconds=0.2)
-    with find_grader(named(late), timeout=0.1) as grader:
-        assert grader.grade(items(1))[0].failed
 
 
 def test_async_grader_slow_call_costs_its_completion_alone() -> None:
@@ -144,11 +140,6 @@ def test_train_grader_that_always_fails_stops_the_step(tmp_path: Path, quick: No
     with pytest.raises(GradingError, match=r"^step 1: .* 4 of 4 completions.*All connection att"):
         train(grpo, tmp_path / "run", display=QUIET)
     assert not (tmp_path / "run/metrics.jsonl").exists()
-
-    train(grpo.changed("grading", stop_on_failure=False), tmp_path / "on", display=QUIET)
-    [metrics] = read_metrics(tmp_path / "on")
-    assert (metrics["grader_failures"], metrics["kept_completions"]) == (4, 0)
-    assert not {"reward", "accuracy", "loss"} & metrics.keys()
 
 
 def graded_by_two(weights: Sequence[float] = ()) -> Any:

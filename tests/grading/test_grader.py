@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -81,15 +82,12 @@ def test_grader_verdict_matches_table(
         (r"<think>\boxed{2}", False, (None, "unclosed thought"), 1),
         (r"<think>\boxed{2}", True, (None, "truncated"), 1),
         (r"<think> so", True, (None, "truncated"), 0),
-        (r"<think> so", False, (None, "unclosed thought"), 0),
         (r"<think></think> \boxed{2} <think>", False, (None, "unclosed thought"), 1),
-        (r"<think></think> \boxed{2", True, (None, "truncated"), 0),
         (r"<think></think> \boxed{2", False, (None, "no box"), 0),
         (r"\boxed{2} and on", True, ("2", "right"), 1),
         (r"\boxed{3} and on", True, ("3", "wrong"), 0),
         ("It is 2.", False, (None, "no box"), 0),
         ("It is 2.", True, (None, "truncated"), 0),
-        ("", False, (None, "no box"), 0),
     ],
 )
 @pytest.mark.usefixtures("no_process")
@@ -118,10 +116,6 @@ def test_grader_any_of_several_golds_is_accepted(grader: MathGrader) -> None:
     grades = grader.grade([Item(rf"\boxed{{{text}}}", golds) for text in ("12", "0.5", "7", "x")])
     assert [grade.reason for grade in grades] == ["right", "right", "wrong", "wrong"]
     assert grader.grade([Item(r"\boxed{0.5}", ("t(0,4]",))])[0].reason == "unparsable gold"
-    assert is_correct(r"\boxed{0.5}", golds)
-    assert not is_correct(r"\boxed{7}", golds)
-    with pytest.raises(ValueError, match="empty"):
-        grader.grade([Item(r"\boxed{1}", [])])
 
 
 @pytest.mark.parametrize(("workers", "seed"), [(1, 0), (3, 2)])  # the table's had two
@@ -148,6 +142,8 @@ def test_grader_huge_integers_time_out_or_are_wrong(impatient: MathGrader) -> No
         # sympy sees of some that they are far from 1.
         assert grades[0].reason in ("timed out", "wrong")
         assert grades[1].correct
+    towers = [f"{n}^{{9^{{9^{{9^9}}}}}}" for n in (2, 3, 10)]
+    assert impatient.equal(list(combinations(towers, 2))) == [False] * 3
 
 
 @pytest.mark.usefixtures("no_process")
@@ -236,12 +232,6 @@ def test_grader_equal_answer_that_hangs_is_compared_once() -> None:
     ]
     # Five deadlines and the start of a process, instead of 20 deadlines.
     assert 5 * 0.5 < seconds < 10
-
-
-def test_grader_power_towers_are_fast(impatient: MathGrader) -> None:
-    towers = [f"{n}^{{9^{{9^{{9^9}}}}}}" for n in (2, 3, 10)]
-    pairs = [(a, b) for a in towers for b in towers if a < b]
-    assert impatient.equal(pairs) == [False] * 3
 
 
 def test_grader_worker_that_cannot_start_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,10 +41,7 @@ OF_ONE: list[tuple[Any, Grade | str]] = [
     (lambda: None, NOTHING),
     (lambda: {"reward": None, "reason": None, "feedback": None, "parts": None}, NOTHING),
     (lambda: {"reward": 0.5, "reason": None, "feedback": None, "failed": None}, HALF),
-    (
-        lambda: {"reward": None, "feedback": "Shorter."},
-        Grade(None, "not graded", False, "Shorter."),
-    ),
+    (lambda: {"reward": None, "feedback": "Short."}, Grade(None, "not graded", False, "Short.")),
     (lambda: Grade(1.0, "endpoint is down", failed=True), Grade(None, "endpoint is down", True)),
     (lambda: {"reward": 0, "failed": True}, Grade(None, "the grader says that it failed", True)),
     (lambda: np.float32(0.5), HALF),
@@ -90,10 +87,7 @@ async def of_one_async(completion: str, row: Row) -> Any:
 def test_function_of_one_completion_returns_a_grade_or_is_told_what_it_returned(
     name: str, cases: list[tuple[Any, Grade | str]]
 ) -> None:
-    with (
-        find_grader(f"{HERE}:{name}", workers=1) as grader,
-        warnings.catch_warnings(),
-    ):
+    with find_grader(f"{HERE}:{name}", workers=1) as grader, warnings.catch_warnings():
         warnings.simplefilter("error")  # of coroutines that were never awaited
         grades = grader.grade(items(len(cases)))
     for i, (grade, (_, expected)) in enumerate(zip(grades, cases, strict=True)):
@@ -120,21 +114,12 @@ OF_MANY: list[tuple[Any, list[float | None] | str]] = [
     (lambda: np.ones((1, 3)), [1, 1, 1]),
     (lambda: np.ones(2), "[1.0, 1.0], not a list of 3 rewards"),
     (lambda: [1.0, 2.0], "[1.0, 2.0], not a list of 3 rewards"),
-    (
-        lambda: (1.0 for _ in range(3)),
-        "type generator, not a list of 3 rewards; return a reward, or",
-    ),
-    (
-        lambda: map(float, [1, 2, 3]),
-        "type map, not a list of 3 rewards; return a reward, or a list",
-    ),
+    (lambda: (1.0 for _ in range(3)), "type generator, not a list of 3 rewards; return a reward"),
+    (lambda: map(float, [1, 2, 3]), "type map, not a list of 3 rewards; return a reward, or a"),
     (lambda: {"reward": [1, 1, 1]}, "{'reward': [1, 1, 1]}, not a list of 3 rewards"),
     (lambda: 1.0, "1.0, not a list of 3 rewards"),
     (lambda: {1.0, 2.0, 3.0}, "a value of type set, not a list of 3 rewards"),
-    (
-        lambda: coroutine(),
-        "type coroutine, not a list of 3 rewards; declare the function with async",
-    ),
+    (lambda: coroutine(), "type coroutine, not a list of 3 rewards; declare the function with"),
 ]
 
 

@@ -23,7 +23,7 @@ from paint.evaluation.metrics import GradedSamples
 from paint.evaluation.store import StoreError
 from paint.grading.contract import Grade
 from paint.inference.engine import Completion
-from paint.inference.rollouts import Rollout
+from paint.inference.rollouts import Rollout, read_rollout
 from paint.lab.advise import (
     ContextMetrics,
     advise,
@@ -181,32 +181,15 @@ def test_train_first_step_has_the_divergences_that_advice_measured(
 ) -> None:
     """Both on the same stored completions: of each, the KL of all tokens and the mask ratio."""
     rollouts = {"engine": "stored", "stored": str(folder / "student")}
-    few = {"steps": 1, "batch_size": 8, "micro_batch_size": 8}
-    config = changed(
-        "demo-paint",
-        {
-            "data": {"limit": 40},
-            "rollout": {"max_new_tokens": 60, "samples_per_problem": 2, **rollouts},
-            "train": few,
-            "log": {"token_rows": 8},
-        },
-    )
-    train(config, tmp_path / "run", display=Display(enabled=False))
+    few: dict[str, Any] = {"steps": 1, "batch_size": 8, "micro_batch_size": 8}
+    config = DEMO.changed("rollout", samples_per_problem=2, **rollouts)
+    config = config.changed("train", **few).changed("log", token_rows=8)
+    train(config, tmp_path / "run", display=SILENT)
     tokens = read_tokens(tokens_path(tmp_path / "run", 1))
     rows = stored(tmp_path / "run")
 
     by_id = {p.id: p for p in read_problems(config.data, needs={}).problems}
-    completed = [
-        Rollout(
-            i,
-            by_id[row["problem_id"]],
-            row["prompt_ids"],
-            Completion(tuple(row["completion_ids"]), (), row["truncated"]),
-            row["text"],
-            grade=Grade(float(row["correct"])),
-        )
-        for i, row in enumerate(rows)
-    ]
+    completed = [read_rollout(row, by_id[row["problem_id"]], i) for i, row in enumerate(rows)]
     contexts = {"recipe": Contexts(config.context, list(by_id.values()))}
     found = score(of(policy, config, completed), contexts, SILENT)["recipe"]
     assert len(rows) == 8
@@ -265,9 +248,8 @@ def test_score_answer_leakage_is_probability_of_right_box(
     expected = log_probs.gather(1, answer[:, None]).sum().exp()
     assert found[0]["answer_leakage"] == pytest.approx(float(expected), rel=1e-4)
     assert found[1]["answer_leakage"] is None  # it is right
-    assert found[0]["directional_derivative"] == pytest.approx(
-        0, abs=1e-4
-    )  # the teacher reads the same prompt
+    # The teacher reads the same prompt.
+    assert found[0]["directional_derivative"] == pytest.approx(0, abs=1e-4)
 
 
 @pytest.mark.parametrize("divergence", [FORWARD_KL, REVERSE_KL], ids=["forward", "reverse"])
@@ -318,14 +300,8 @@ def test_rollout_metrics_are_those_of_its_tokens() -> None:
 def test_metrics_of_scores_gradient_is_covariance_of_reward_and_derivative() -> None:
     derivatives = np.array([[1.0, 3.0, -2.0], [0.5, 0.5, 0.5]])
     rewards = np.array([[1.0, 0, 0], [1, 1, 0]])
-    same: dict[str, Any] = {
-        "tokens": 2,
-        "kl": 1.0,
-        "unclipped_mass": 1.0,
-        "visible": True,
-        "mask_ratio": 0.3,
-    }
-    same |= {"entropy_gap_after_divergence": None}
+    same: dict[str, Any] = {"tokens": 2, "kl": 1.0, "unclipped_mass": 1.0, "visible": True}
+    same |= {"mask_ratio": 0.3, "entropy_gap_after_divergence": None}
     scores = [
         same | {"directional_derivative": value, "answer_leakage": 0.5 if i == 4 else None}
         for i, value in enumerate(derivatives.flatten())

@@ -13,7 +13,6 @@ from paint.inference.engine import sampling_from
 from paint.lab.checkpoint_results import read_results
 from paint.lab.comparison_report import title_of
 from paint.lab.eval_protocols import protocol_for
-from paint.lab.recipes import read_recipes
 from processes import write_recipe
 from reports import report_in, row_of
 from runs import Sections, changed, write_problems
@@ -48,19 +47,6 @@ def problems_of(*steps: int) -> list[dict[str, str]]:
         {"problem": problem(n), "answer": str(n + 1), "solution": solution(n, n + 1, n + 1)}
         for n in steps
     ]
-
-
-def test_controls_of_a_text_are_none_and_other_text(tmp_path: Path) -> None:
-    own: Sections = {"context": {"source": "text", "text": "Be brief."}}
-    recipe = write_recipe(tmp_path / "brief.toml", changed("demo-paint", SMALL, own))
-    read = read_recipes([recipe], controls=["none", "other_text"])
-    runs = {name: run.config for name, run in read}
-    found = {name: (config.context.source, config.context.text) for name, config in runs.items()}
-    assert found == {
-        "brief-none": (("none",), ""),
-        "brief-other-text": (("other_text",), "Be brief."),
-        "brief": (("text",), "Be brief."),
-    }
 
 
 def test_protocol_of_own_task_needs_its_benchmark_and_samples_as_trained(tmp_path: Path) -> None:

@@ -10,19 +10,8 @@ import pytest
 from paint.config.run_folder import RunError
 from paint.core.display import Display
 from paint.evaluation.frame import Measurement, select_rows
-from paint.evaluation.intervals import (
-    Interval,
-    compare_seeds,
-    holm,
-    over_seeds,
-    p_value_over_seeds,
-)
-from paint.lab.checkpoint_results import (
-    CheckpointResult,
-    by_run,
-    evaluation_name,
-    shares,
-)
+from paint.evaluation.intervals import Interval, compare_seeds, holm, over_seeds, p_value_over_seeds
+from paint.lab.checkpoint_results import CheckpointResult, by_run, evaluation_name, shares
 from paint.lab.comparison_report import (
     LEAD,
     Layout,

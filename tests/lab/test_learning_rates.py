@@ -27,10 +27,7 @@ from paint.lab.runner import ExperimentRun
 from reports import of_rewards, report_in, row_of
 from runs import changed, rows_of, write_problems
 
-SMALL: dict[str, Any] = {
-    "rollout": {"max_new_tokens": 24},
-    "train": {"steps": 2, "batch_size": 4},
-}
+SMALL: dict[str, Any] = {"rollout": {"max_new_tokens": 24}, "train": {"steps": 2, "batch_size": 4}}
 
 
 def trial(rate: float, kl: float, right: float = 0.5, **changes: Any) -> RateTrial:

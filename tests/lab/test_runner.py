@@ -22,11 +22,7 @@ from paint.config.schema import Config, ConfigError, ModelConfig
 from paint.core.demo_files import NEW_RULES, NEW_RULES_PROBLEMS
 from paint.core.display import Display
 from paint.evaluation.generate import checkpoint_digest
-from paint.lab.checkpoint_results import (
-    CheckpointResult,
-    by_run,
-    read_results,
-)
+from paint.lab.checkpoint_results import CheckpointResult, by_run, read_results
 from paint.lab.eval_protocols import protocol_for
 from paint.lab.repaired import repaired_table
 from paint.lab.runner import ExperimentRun, run_experiment
@@ -96,13 +92,12 @@ def right_of(place: Path) -> list[int]:
     return [int(n) for n in np.reshape(correct, (PROBLEMS, SAMPLES)).sum(axis=1)]
 
 
-def by_checkpoint(folder: Path, **changes: Any) -> dict[tuple[str, int, int], CheckpointResult]:
-    """The results by run, seed and step."""
-    return {(r.run, r.seed, r.steps): replace(r, **changes) for r in read_results(folder)}
-
-
-def assert_same_but_for_times(folder: Path, other: Path) -> None:
-    assert by_checkpoint(folder, seconds=0.0) == by_checkpoint(other, seconds=0.0)
+def assert_same_but_for_times(*folders: Path) -> None:
+    one, other = (
+        {(r.run, r.seed, r.steps): replace(r, seconds=0.0) for r in read_results(folder)}
+        for folder in folders
+    )
+    assert one == other
 
 
 def run_cells(folder: Path, *configs: Config, **options: Any) -> list[CheckpointResult]:

@@ -13,12 +13,7 @@ from paint.commands.validate_data import status
 from paint.config.schema import Config, DataConfig, GradingConfig, ModelConfig
 from paint.core.display import Display
 from paint.data.problems import DataError, Problem, read_problems
-from paint.lab.validate import (
-    FileCheck,
-    check_file,
-    length_quantiles,
-    print_check,
-)
+from paint.lab.validate import FileCheck, check_file, length_quantiles, print_check
 from paint.models import lengths
 from paint.models.policy import Policy
 from paint.objective.masking import MARKER

@@ -49,14 +49,6 @@ def _set(name: str, **values: Any) -> Break:
     return broken
 
 
-def _text(name: str, text: str) -> Break:
-    return lambda folder: (folder / name).write_text(text)
-
-
-def _gone(name: str) -> Break:
-    return lambda folder: (folder / name).unlink()
-
-
 def _cut(name: str) -> Break:
     def broken(folder: Path) -> None:
         content = (folder / name).read_bytes()
@@ -76,10 +68,12 @@ CONFIG, TOKENIZER, WEIGHTS = "config.json", "tokenizer.json", "model.safetensors
 TEMPLATE = "chat_template.jinja"
 MODELS: dict[str, Break] = {
     **{f"{name} cut": _cut(name) for name in (CONFIG, TOKENIZER, WEIGHTS)},
-    "template gone": _gone(TEMPLATE),
+    "template gone": lambda folder: (folder / TEMPLATE).unlink(),
     "other width": _set(CONFIG, hidden_size=96),
     "tensor gone": _without_tensor,
-    "template without problem": _text(TEMPLATE, "<|im_start|>user\nhello<|im_end|>\n"),
+    "template without problem": lambda folder: (folder / TEMPLATE).write_text(
+        "<|im_start|>user\nhello<|im_end|>\n"
+    ),
 }
 
 

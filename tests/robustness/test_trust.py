@@ -257,10 +257,7 @@ def test_config_of_a_strangers_run_is_not_named_by_passing_it(
 
 @pytest.mark.slow
 def test_own_run_is_evaluated_shown_and_resumed_without_a_question(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    forgetful: None,
-    said: Said,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forgetful: None, said: Said
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("mine.py").write_text("def grade(completion, row):\n    return 1.0\n")

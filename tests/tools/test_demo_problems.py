@@ -32,16 +32,6 @@ def chain_in(style: str) -> Chain:
     return next(chain for chain in chains if chain.is_in_own_style == (style == "own"))
 
 
-def worked_by_hand(start: int) -> list[int]:
-    """The results of OPERATIONS."""
-    a = (start + 12) % 100
-    b = 3 * a % 100
-    c = (b - RULES["zor"]) % 100
-    d = (c + RULES["pum"]) % 100
-    e = (d + RULES["zor"]) % 100
-    return [a, b, c, d, e, (e - 9) % 100]
-
-
 def recomputed(problem: str, rules: dict[str, int]) -> tuple[list[Step], list[int]]:
     """The steps and results of a problem, from its text alone."""
     found = re.fullmatch(r"Start at \$(\d+)\$ and apply \$(.+)\$ modulo \$100\$\.", problem)
@@ -68,8 +58,13 @@ def hidden_in(solution: str) -> list[str]:
 
 def test_reference_in_own_style_is_one_formula_that_rules_interrupt() -> None:
     chain = chain_in("own")
-    a, b, c, d, e, f = worked_by_hand(chain.start)
     zor, pum = RULES["zor"], RULES["pum"]
+    a = (chain.start + 12) % 100
+    b = 3 * a % 100
+    c = (b - zor) % 100
+    d = (c + pum) % 100
+    e = (d + zor) % 100
+    f = (e - 9) % 100
     assert chain.problem == (
         rf"Start at ${chain.start}$ and apply $+12, \times 3, -zor, +pum, +zor, -9$ modulo $100$."
     )

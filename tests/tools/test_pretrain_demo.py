@@ -36,6 +36,7 @@ from pretrain_demo import (
     write_problems,
     wrong_rates,
 )
+from runs import rows_of
 
 
 @cache
@@ -137,10 +138,6 @@ def test_problems_of_examples_are_never_held_out(stage: pretrain_demo.Stage) -> 
     assert not any(hashlib.sha256(problem.encode()).digest()[0] % 10 == 0 for problem in found)
 
 
-def shipped(name: str) -> list[dict[str, str]]:
-    return [json.loads(line) for line in (MODEL / name).read_text().splitlines()]
-
-
 def test_write_problems_reproduces_shipped_files_and_disjoint_split(tmp_path: Path) -> None:
     write_problems(tmp_path)
     problems = {}
@@ -150,7 +147,7 @@ def test_write_problems_reproduces_shipped_files_and_disjoint_split(tmp_path: Pa
         ("held_out_new_rules.jsonl", 200, NEW_RULES),
     ):
         assert (tmp_path / name).read_text() == (MODEL / name).read_text()
-        rows = shipped(name)
+        rows = rows_of(MODEL / name)
         problems[name] = {row["problem"] for row in rows}
         assert len(problems[name]) == len(rows) == count
         assert [row["id"] for row in rows] == [f"chain-{i}" for i in range(count)]
