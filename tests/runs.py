@@ -105,6 +105,11 @@ def rows_of(path: Path) -> list[dict[str, Any]]:
     return list(read_jsonl(path, ""))
 
 
+def course(metric: str, values: Sequence[float]) -> list[dict[str, float]]:
+    """The metrics of steps in which one of them takes these values."""
+    return [{"step": i, metric: value} for i, value in enumerate(values, start=1)]
+
+
 def stored(folder: Path, step: int = 1) -> list[dict[str, Any]]:
     """The rollouts of a step."""
     return rows_of(folder / f"rollouts/step-{step:06d}.jsonl")

@@ -37,6 +37,12 @@ chi_squared = paint.Divergence(
 )
 
 
+def rows_given(data: Any, folder: Path) -> list[dict[str, Any]]:
+    """The rows that a run in the folder would read of this data."""
+    config, _ = configure(read_recipe(find_recipe("demo-sft")), folder, {"data": data})
+    return rows_of(Path(config.data.place))
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> paint.Run:
     folder = tmp_path_factory.mktemp("api") / "first"
@@ -93,57 +99,48 @@ def test_train_rows_of_other_kind_are_refused(rows: Any, named: str, tmp_path: P
 
 
 def test_rows_of_dataset_and_frame_are_those_of_a_list(tmp_path: Path) -> None:
-    recipe = read_recipe(find_recipe("demo-paint"))
     for number, rows in enumerate([Dataset.from_list(ROWS), pd.DataFrame(ROWS)]):
         data = {"path": rows, "problem_field": "problem"}
-        config, _ = configure(recipe, tmp_path / str(number), {"data": data})
-        assert rows_of(Path(config.data.place)) == ROWS
+        assert rows_given(data, tmp_path / str(number)) == ROWS
     frame = pd.DataFrame([ROWS[0] | {"level": 1.0}, ROWS[1]])
-    config, _ = configure(recipe, tmp_path / "missing", {"data": frame})
-    assert [row["level"] for row in rows_of(Path(config.data.place))] == [1.0, None]
+    assert [row["level"] for row in rows_given(frame, tmp_path / "missing")] == [1.0, None]
 
 
 def test_frame_of_parquet_has_the_rows_of_its_file(tmp_path: Path) -> None:
-    recipe = read_recipe(find_recipe("demo-sft"))
     place = {"at": [{"x": 1.5, "note": "a"}], "sizes": [1, 2], "sure": True}
     rows = [ROWS[0] | {"place": place}, ROWS[1] | {"place": place, "tags": [["a"], []]}]
     pd.DataFrame(rows).to_parquet(tmp_path / "rows.parquet")
     frame = pd.read_parquet(tmp_path / "rows.parquet")
-    config, _ = configure(recipe, tmp_path, {"data": frame})
-    assert rows_of(Path(config.data.place)) == [rows[0] | {"tags": None}, rows[1]]
+    assert rows_given(frame, tmp_path) == [rows[0] | {"tags": None}, rows[1]]
 
 
 @pytest.mark.parametrize("places", [[[{"x": 1}, {"y": 2}]], [[{"x": {"y": [5, None]}}]]])
 def test_frame_of_parquet_with_integers_made_fractions_is_refused(
     tmp_path: Path, places: list[Any]
 ) -> None:
-    recipe = read_recipe(find_recipe("demo-sft"))
     rows = [row | {"places": place} for row, place in zip(ROWS, places, strict=False)]
     pd.DataFrame(rows).to_parquet(tmp_path / "rows.parquet")
     frame = pd.read_parquet(tmp_path / "rows.parquet")
     with pytest.raises(
         DataError, match=r'row 1: field "places" is .*\d\.0 may be .* pass the Parquet'
     ):
-        configure(recipe, tmp_path, {"data": frame})
+        rows_given(frame, tmp_path)
 
 
 def test_times_of_numpy_are_no_numbers(tmp_path: Path) -> None:
     columns = {"problem": ["p"], "solution": ["s"], "seen": np.array(["2026-01-01"], "M8[ns]")}
     with pytest.raises(DataError, match=r'row 1: field "seen" is .*datetime64'):
-        configure(read_recipe(find_recipe("demo-sft")), tmp_path, {"data": columns})
+        rows_given(columns, tmp_path)
 
 
 @pytest.mark.parametrize(
     "splits",
     [
-        DatasetDict({"train": Dataset.from_list(ROWS), "test": Dataset.from_list(ROWS)}),
+        DatasetDict(dict.fromkeys(("train", "test"), Dataset.from_list(ROWS))),
         IterableDatasetDict(
-            {
-                "train": Dataset.from_list(ROWS).to_iterable_dataset(),
-                "test": Dataset.from_list(ROWS).to_iterable_dataset(),
-            }
+            dict.fromkeys(("train", "test"), Dataset.from_list(ROWS).to_iterable_dataset())
         ),
-        {"train": pd.DataFrame(ROWS), "test": pd.DataFrame(ROWS)},
+        dict.fromkeys(("train", "test"), pd.DataFrame(ROWS)),
     ],
 )
 def test_dict_of_splits_is_refused_with_their_names(tmp_path: Path, splits: Any) -> None:
@@ -151,7 +148,7 @@ def test_dict_of_splits_is_refused_with_their_names(tmp_path: Path, splits: Any)
         with pytest.raises(
             DataError, match=r"dict of splits \(train.*; pass one .* data\['train'\]"
         ):
-            configure(read_recipe(find_recipe("demo-sft")), tmp_path, {"data": data})
+            rows_given(data, tmp_path)
 
 
 def test_train_takes_objects_in_place_of_names(run: paint.Run, tmp_path: Path) -> None:
@@ -235,11 +232,7 @@ def test_train_context_function_beyond_limit_after_start_is_refused(tmp_path: Pa
 
     with pytest.raises(DataError, match=r"problem \S+: .* teacher prompt of \d+ tokens"):
         paint.train(
-            "demo-paint",
-            data=ROWS,
-            context={"source": grow},
-            output_dir=tmp_path / "run",
-            **SMALL,
+            "demo-paint", data=ROWS, context={"source": grow}, output_dir=tmp_path / "run", **SMALL
         )
 
 
@@ -377,8 +370,7 @@ def test_rows_without_answers_are_validated_and_evaluated_by_own_grader(
 def test_rows_as_columns_are_those_of_a_list(tmp_path: Path) -> None:
     columns: dict[str, Any] = {name: [row[name] for row in ROWS] for name in ROWS[0]}
     columns["problem"] = np.array(columns["problem"])
-    config, _ = configure(Config(), tmp_path, {"data": columns})
-    assert rows_of(Path(config.data.place)) == ROWS
+    assert rows_given(columns, tmp_path) == ROWS
     section, _ = configure(Config(), tmp_path, {"data": {"path": columns, "limit": 3}})
     assert (section.data.limit, rows_of(Path(section.data.place))) == (3, ROWS)
     with pytest.raises(DataError, match="columns of one length"):

@@ -5,19 +5,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from paint.config.collapse import (
-    COLLAPSE_WARNINGS,
-    collapse_warnings,
-    describe,
-    warning_history,
-)
+from paint.config.collapse import COLLAPSE_WARNINGS, collapse_warnings, describe, warning_history
+from runs import course
 
 Rows = list[dict[str, float]]
-
-
-def course(metric: str, values: Sequence[float]) -> Rows:
-    """The metrics of steps in which one of them takes these values."""
-    return [{"step": i, metric: value} for i, value in enumerate(values, start=1)]
 
 
 @pytest.mark.parametrize(

@@ -58,9 +58,7 @@ SCORING: Sourced = {
     "objective.reduction": ("completion", "Eq. clipped_fkl: 1 / |y|; Training Algorithm: 1 / |B|"),
     "context.source": (["solution"], "Background: context derived from the verified solution"),
 }
-EVALUATION: Sourced = {
-    "validation.samples": (12, "Experimental Details: 12 samples per prompt"),
-}
+EVALUATION: Sourced = {"validation.samples": (12, "Experimental Details: 12 samples per prompt")}
 PAPER: dict[str, Sourced] = {
     "paint": {
         **(LORA | BUDGET | SCORING | EVALUATION),
@@ -173,13 +171,7 @@ def test_baseline_steps_match_epochs_of_scripts(method: str) -> None:
     assert f"= {config.train.steps:,} steps" in find_recipe(method).read_text()
 
 
-@pytest.mark.parametrize(
-    "pair",
-    [
-        ("demo-paint", "demo-opsd"),
-        ("paint", "opsd"),
-    ],
-)
+@pytest.mark.parametrize("pair", [("demo-paint", "demo-opsd"), ("paint", "opsd")])
 def test_opsd_recipe_is_paint_without_masking_and_interpolation(pair: tuple[str, str]) -> None:
     paint, opsd = (read_recipe(find_recipe(name)) for name in pair)
     # Of memory, too, nothing.

@@ -10,12 +10,7 @@ from hypothesis import given
 
 from config_tables import TABLES
 from paint.config.context_sources import SOURCES, context_source
-from paint.config.recipe import (
-    differences,
-    from_table,
-    read_recipe,
-    to_table,
-)
+from paint.config.recipe import differences, from_table, read_recipe, to_table
 from paint.config.schema import (
     Config,
     ConfigError,

@@ -2,13 +2,7 @@
 
 import pytest
 
-from paint.core.credentials import (
-    hide_values,
-    read_references,
-    recorded_line,
-    redact,
-    secret_in,
-)
+from paint.core.credentials import hide_values, read_references, recorded_line, redact, secret_in
 from paint.core.errors import ConfigError, PaintError, reason
 from paint.core.extensions import plain_options
 

@@ -10,13 +10,7 @@ import pytest
 
 from paint.config.metric_records import step_values
 from paint.core import display as display_module
-from paint.core.display import (
-    LOGGER,
-    Clock,
-    Display,
-    progress_lines,
-    shown_on_terminal,
-)
+from paint.core.display import LOGGER, Clock, Display, progress_lines, shown_on_terminal
 
 
 @pytest.fixture

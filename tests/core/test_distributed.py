@@ -9,10 +9,7 @@ import pytest
 from accelerate import Accelerator
 
 from paint.config.schema import ConfigError
-from paint.core.distributed import (
-    require_all_ranks,
-    require_one_process,
-)
+from paint.core.distributed import require_all_ranks, require_one_process
 from paint.core.errors import PeerExit
 from paint.inference.vllm.process import free_port
 from processes import in_two_processes

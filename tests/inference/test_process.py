@@ -23,14 +23,15 @@ from processes import alive, until
 
 # A server and its worker: one process starts another and writes both numbers down. The worker does
 # not listen to SIGTERM; a stubborn server does not either, and its worker holds enough memory to be
-# still there for a while after SIGKILL.
+# still there for a while after SIGKILL. A leaving worker has a session of its own.
 FAMILY = """
 import os, signal, subprocess, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 is_stubborn = sys.argv[2] == "stubborn"
 size = 2**29 if is_stubborn else 1
 holds = f"import time; held = b'x' * {size}; print(flush=True); time.sleep(600)"
-worker = subprocess.Popen([sys.executable, "-c", holds], stdout=subprocess.PIPE)
+worker = subprocess.Popen([sys.executable, "-c", holds], stdout=subprocess.PIPE,
+                          start_new_session=sys.argv[2] == "leaving")
 worker.stdout.readline()
 if not is_stubborn:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -50,7 +51,9 @@ time.sleep(600)
 
 @pytest.mark.skipif(not Path("/proc").exists(), reason="looks at processes through /proc")
 @pytest.mark.parametrize("end", ["stop", "server dies", "trainer is killed"])
-@pytest.mark.parametrize("manner", ["obedient", pytest.param("stubborn", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "manner", ["obedient", "leaving", pytest.param("stubborn", marks=pytest.mark.slow)]
+)
 def test_owned_server_ends_with_server_or_trainer(tmp_path: Path, end: str, manner: str) -> None:
     pids = tmp_path / "pids"
     family = [sys.executable, "-c", FAMILY, str(pids), manner]
@@ -59,19 +62,23 @@ def test_owned_server_ends_with_server_or_trainer(tmp_path: Path, end: str, mann
         until(pids.exists, 60)
         return [int(pid) for pid in pids.read_text().split()]
 
-    if end == "stop":
+    if end == "trainer is killed":
+        owner = subprocess.Popen([sys.executable, "-c", TRAINER, str(tmp_path / "log"), *family])
+        parent, worker = family_pids()
+        owner.kill()
+        owner.wait()
+        until(lambda: not alive(parent) and not alive(worker))
+    else:
         process = OwnedProcess(family, os.environ, tmp_path / "log")
         process.start()
         parent, worker = family_pids()
-        process.stop()
+        if end == "stop":
+            process.stop()
+        else:
+            os.kill(parent, signal.SIGKILL)
+            until(lambda: process.dead and not alive(worker))
+            assert process.status == 128 + signal.SIGKILL
         assert process.dead
-    else:
-        owner = subprocess.Popen([sys.executable, "-c", TRAINER, str(tmp_path / "log"), *family])
-        parent, worker = family_pids()
-        os.kill(parent if end == "server dies" else owner.pid, signal.SIGKILL)
-        until(lambda: not alive(parent) and not alive(worker))
-        owner.kill()
-        owner.wait()
     assert not alive(parent)
     assert not alive(worker)
 

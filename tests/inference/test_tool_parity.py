@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import trl
@@ -64,9 +65,9 @@ def test_conversation_has_the_ids_and_the_mask_of_trl(template: str) -> None:
     with open_conversations(policy, config, 4000) as conversations:
         assert conversations is not None
         [ours] = conversations.generate(engine, [problem], Sampling(1.0, 1.0, -1, 100), [7])
-    assert ours.conversation is not None
-    assert [m["content"] for m in ours.conversation.messages if m["role"] == "tool"] == ["5", "6"]
-    prompts = [turn.prompt for turn in ours.conversation.turns]
+    talk: Any = ours.conversation
+    assert [m["content"] for m in talk.messages if m["role"] == "tool"] == ["5", "6"]
+    prompts = [turn.prompt for turn in talk.turns]
     parts = ours.after(prompts)
     ids, mask = trl_loop(policy, prompts[0], TEXTS)
 

@@ -14,12 +14,7 @@ from transformers import AutoModelForCausalLM
 from conftest import DEMO, move
 from paint.config.schema import ModelConfig
 from paint.models import exports
-from paint.models.exports import (
-    export_merged,
-    merged_difference,
-    text_ids,
-    text_log_probs,
-)
+from paint.models.exports import export_merged, merged_difference, text_ids, text_log_probs
 from paint.models.policy import Policy, PolicyError, load_policy
 from paint.models.weights import load_trained, save_trained
 from tiny_models import save_tiny, tiny_config

@@ -140,8 +140,7 @@ def test_joint_layers_of_families_give_states_of_layers(policy: Policy, family: 
     make, targets, sizes = FAMILIES[family]
     torch.manual_seed(0)
     model = get_peft_model(
-        make().eval(),
-        LoraConfig(r=3, target_modules=targets, init_lora_weights=False),
+        make().eval(), LoraConfig(r=3, target_modules=targets, init_lora_weights=False)
     )
     with torch.no_grad():  # biases start at 0
         for name, parameter in model.named_parameters():

@@ -64,11 +64,7 @@ def test_memory_efficient_lora_equals_peft(dtype: Dtype, monkeypatch: pytest.Mon
     [(Float32Lora, 1, 1e-6), (BFloat16Lora, 1, 4e-3), (BFloat16Lora, 3, 4e-3)],
 )
 def test_lora_output_errs_by_its_rounding_with_operands_in_either_format(
-    function: type[torch.autograd.Function],
-    count: int,
-    worst: float,
-    share: float,
-    has_bias: bool,
+    function: type[torch.autograd.Function], count: int, worst: float, share: float, has_bias: bool
 ) -> None:
     """Against float64, of so many layers; the adapter adds this share of a layer's output."""
     apply: Any = function.apply

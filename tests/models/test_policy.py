@@ -9,12 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import (
-    AutoModelForCausalLM,
-    AutoTokenizer,
-    Gemma2Config,
-    Gemma2ForCausalLM,
-)
+from transformers import AutoModelForCausalLM, AutoTokenizer, Gemma2Config, Gemma2ForCausalLM
 
 from conftest import DEMO, logits_alone, move
 from paint.inference.engine import Sampling

@@ -34,9 +34,7 @@ def test_solution_ids_end_as_the_template_ends_a_turn(demo: Policy, name: str) -
     assert not set(ids[:-1]) & set(policy.end_ids)
 
 
-def test_solution_ids_without_an_end_token_end_by_the_tokenizers(
-    demo: Policy,
-) -> None:
+def test_solution_ids_without_an_end_token_end_by_the_tokenizers(demo: Policy) -> None:
     for name, text in (("NOTHING", "5"), ("WORDS", "5 END OF TURN")):
         policy = with_template(demo, name)
         ids = policy.solution_ids("5")

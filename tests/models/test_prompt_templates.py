@@ -11,11 +11,7 @@ from paint.config.schema import DataConfig, PromptsConfig
 from paint.data.problems import Problem, validate_rows
 from paint.data.readers import DataError
 from paint.models.policy import Policy
-from paint.models.prompts import (
-    rationale_chat,
-    student_chat,
-    teacher_chat,
-)
+from paint.models.prompts import rationale_chat, student_chat, teacher_chat
 from paint.objective import messages as paper
 
 ROW = {"problem": "Is {{ answer }} {% x %} even?", "solution": "It is {{ 1 }}.", "answer": "2"}

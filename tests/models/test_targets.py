@@ -50,12 +50,7 @@ def test_load_policy_all_linear_adapts_every_linear_layer_but_head(
 
 
 @pytest.mark.parametrize(
-    ("family", "target"),
-    [
-        ("qwen3", "lm_head"),
-        ("gpt2", "wpe"),
-        ("gpt2", "attn"),
-    ],
+    ("family", "target"), [("qwen3", "lm_head"), ("gpt2", "wpe"), ("gpt2", "attn")]
 )
 def test_load_policy_target_that_is_no_linear_layer_lists_those(
     family: str, target: str, tmp_path: Path

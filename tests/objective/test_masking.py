@@ -1,12 +1,10 @@
 """Normalisation, anchors, overlap, mask ratio and masked solution."""
 
-import json
 import re
 import time
 from itertools import product
 from pathlib import Path
 from statistics import mean, quantiles
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -22,8 +20,10 @@ from paint.objective.masking import (
     overlap,
     overlap_metrics,
 )
+from runs import rows_of
 
 SAMPLES = Path(__file__).parents[1] / "samples"
+ROLLOUTS = rows_of(SAMPLES / "math_rollouts.jsonl")
 
 FRAGMENTS = r"""
 $ $$ \( \) \[ \] { } \{ \} ( ) [ ] ^ _ ' \prime ^{\prime} \frac \dfrac \sqrt √ \binom \boxed{ \boxed
@@ -287,13 +287,8 @@ def test_mask_solution_punctuation_keeps_sentences_and_displays(
     assert mask_solution(solution, ratio, placement="punctuation") == f"{visible} {MARKER}"
 
 
-def rows(name: str) -> list[dict[str, Any]]:
-    with (SAMPLES / name).open(encoding="utf-8") as lines:
-        return [json.loads(line) for line in lines]
-
-
 def test_anchors_of_real_solutions_are_normalized_and_complete() -> None:
-    for row in rows("olympiad_solutions.jsonl") + rows("math_rollouts.jsonl"):
+    for row in rows_of(SAMPLES / "olympiad_solutions.jsonl") + ROLLOUTS:
         solution = row["solution"]
         wanted = anchors(solution)
         assert wanted, solution
@@ -307,7 +302,7 @@ def test_anchors_of_real_solutions_are_normalized_and_complete() -> None:
 
 
 def test_anchors_of_real_solution_include_boxed_answer() -> None:
-    for row in rows("math_rollouts.jsonl"):
+    for row in ROLLOUTS:
         answer = normalize(row["answer"]).rstrip(".")
         assert answer in [anchor.rstrip(".") for anchor in anchors(row["solution"])]
 
@@ -317,7 +312,7 @@ def test_anchors_of_real_solution_include_boxed_answer() -> None:
     [("olympiad_solutions.jsonl", 0.03, 0.2), ("math_rollouts.jsonl", 0.08, 0.4)],
 )
 def test_overlap_with_others_is_small(name: str, mean_below: float, most_below: float) -> None:
-    solutions = [row["solution"] for row in rows(name)]
+    solutions = [row["solution"] for row in rows_of(SAMPLES / name)]
     n = len(solutions)
     pairs = [(i, (i + shift) % n) for i, shift in product(range(n), (1, n // 3))]
     others = [overlap(solutions[j], solutions[i]) for i, j in pairs]

@@ -8,12 +8,7 @@ import pytest
 from paint.data.problems import Problem
 from paint.objective.anchors import contains
 from paint.objective.masking import MARKER, Placement, mask_solution, overlap
-from paint.objective.solution import (
-    anchors_of,
-    hidden_part,
-    locate,
-    written,
-)
+from paint.objective.solution import anchors_of, hidden_part, locate, written
 from strictgrade.text import normalize
 
 

@@ -23,13 +23,7 @@ from torch.utils._pytree import tree_leaves
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from large_models import give_fake_weights, settings_of
-from paint.config.schema import (
-    Config,
-    ModelConfig,
-    RolloutConfig,
-    TeacherConfig,
-    TrainConfig,
-)
+from paint.config.schema import Config, ModelConfig, RolloutConfig, TeacherConfig, TrainConfig
 from paint.core.distributed import MESSAGE_NUMBERS
 from paint.core.extensions import OptionTable
 from paint.inference.decoders import StaticDecoder

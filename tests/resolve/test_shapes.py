@@ -101,12 +101,3 @@ def test_shape_of_other_family_is_counted(family: str, tmp_path: Path) -> None:
     assert shape.adapters(3, ["all-linear"]) == 3 * sum(sum(widths(m)) for m in modules.values())
     assert (shape.layers, shape.hidden, shape.heads, shape.positions) == (2, 32, 4, 256)
     assert shape.tied == (model.lm_head.weight is model.get_input_embeddings().weight)
-
-
-def test_shape_of_longrope_has_positions_of_its_range(tmp_path: Path) -> None:
-    rope = {"rope_type": "longrope", "rope_theta": 1e4, "factor": 4.0}
-    rope |= {"short_factor": [1.0] * 4, "long_factor": [2.0] * 4}
-    rope |= {"original_max_position_embeddings": 64}
-    config = tiny_config("phi3", rope_parameters=rope, original_max_position_embeddings=64)
-    config.save_pretrained(tmp_path)
-    assert shape_of(str(tmp_path)).positions == 64

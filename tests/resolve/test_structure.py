@@ -13,6 +13,7 @@ from paint.commands.plan import max_model_len
 from paint.inference.engine import Sampling
 from paint.inference.local import LocalEngine
 from paint.models.policy import Policy, PolicyError, load_policy
+from paint.resolve.shapes import shape_of
 from paint.resolve.structure import (
     context_length,
     dropout_rates,
@@ -122,3 +123,4 @@ def test_server_of_longrope_has_its_range(tmp_path: Path) -> None:
     """vLLM takes the frequencies of long rows for all, where its --max-model-len is longer."""
     path = save_tiny(longrope(), tmp_path)
     assert max_model_len(changed("demo-paint", {"model": {"path": path}})) == RANGE
+    assert shape_of(path).positions == RANGE

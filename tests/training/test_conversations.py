@@ -30,7 +30,7 @@ from paint.inference.engine import (
 )
 from paint.inference.local import LocalEngine
 from paint.inference.rollout_grades import transcript_of
-from paint.inference.rollouts import rollout_of
+from paint.inference.rollouts import Rollout, rollout_of
 from paint.models.model_errors import PromptError
 from paint.models.policy import Policy, load_policy
 from paint.models.prompts import tools_of_row
@@ -102,7 +102,7 @@ def small(*sections: dict[str, Any], environment: Any = CheckAgain, **more: Any)
 
 def conversations(
     config: Config, problems: Sequence[Problem], *, thinking: bool
-) -> tuple[Any, list[Completion]]:
+) -> tuple[Any, list[Any]]:
     """The policy, and its conversations about some problems."""
     policy = load_policy(replace(config.model, student_thinking=thinking), seed=0)
     move(policy, by=0.01)
@@ -114,16 +114,21 @@ def conversations(
         return policy, opened.generate(engine, problems, sampling, seeds)
 
 
+def rollouts_of(policy: Policy, problems: Sequence[Problem], found: list[Any]) -> list[Rollout]:
+    """Conversations about the first problems as rollouts."""
+    pairs = zip(problems, found, strict=False)
+    return [rollout_of(policy.decode, row, p, [], c) for row, (p, c) in enumerate(pairs)]
+
+
 @pytest.mark.parametrize("thinking", [True, False])
 def test_conversation_turns_are_what_was_sampled_after_the_rendered_prompts(
     short: list[Problem], thinking: bool
 ) -> None:
     config = small()
     policy, found = conversations(config, short[:6], thinking=thinking)
-    assert {len(c.conversation.turns) for c in found if c.conversation} > {1}
+    assert {len(c.conversation.turns) for c in found} > {1}
     for problem, completion in zip(short, found, strict=False):
         talk = completion.conversation
-        assert talk is not None
         texts: list[str] = []
         for turn, (prompt, ids) in zip(
             talk.turns, completion.after([t.prompt for t in talk.turns]), strict=True
@@ -148,11 +153,7 @@ def test_conversation_loss_and_gradient_match_the_reference_in_float64(
     policy, found = conversations(config, short[:5], thinking=thinking)
     policy.model.double()
     with opened_setup(config, policy, accelerator, short) as setup:
-        rollouts = [
-            rollout_of(policy.decode, row, problem, [], completion)
-            for row, (problem, completion) in enumerate(zip(short, found, strict=False))
-        ]
-        rollouts = add_teacher_prompts(setup, rollouts, 0)
+        rollouts = add_teacher_prompts(setup, rollouts_of(policy, short, found), 0)
         value, _ = score_rollouts(setup, rollouts)
         value.backward()
     gradient = [p.grad.clone() for p in policy.trainable]
@@ -191,10 +192,7 @@ def test_conversation_rows_are_joined_where_a_prompt_goes_on(short: list[Problem
     for thinking in (True, False):
         config = small()
         policy, found = conversations(config, short[:6], thinking=thinking)
-        rollouts = [
-            rollout_of(policy.decode, row, problem, [], completion)
-            for row, (problem, completion) in enumerate(zip(short, found, strict=False))
-        ]
+        rollouts = rollouts_of(policy, short, found)
         turns = sum(len(r.student_parts) for r in rollouts)
         parts = [part for r in rollouts for part in r.student_parts]
         joined = joined_rows([prompt for prompt, _ in parts], [ids for _, ids in parts])
@@ -218,13 +216,10 @@ def test_conversation_is_graded_by_its_environment_or_by_its_last_turn(
             return None if len(messages) > 2 else [CHECK]
 
     policy, found = conversations(small(), short[:3], thinking=True)
-    for row, completion in enumerate(found):
-        rollout = rollout_of(policy.decode, row, short[row], [], completion)
-        assert rollout.grade is not None
-        assert rollout.grade.feedback == f"It is {short[row].answer}."
+    grades: list[Any] = [rollout.grade for rollout in rollouts_of(policy, short, found)]
+    assert [grade.feedback for grade in grades] == [f"It is {p.answer}." for p in short[:3]]
     policy, found = conversations(small(environment=Silent), short[:3], thinking=True)
-    rollouts = [rollout_of(policy.decode, 0, p, [], c) for p, c in zip(short, found, strict=False)]
-    for rollout in rollouts:
+    for rollout in rollouts_of(policy, short, found):
         assert rollout.grade is None
         first, last = (policy.decode(ids) for _, ids in rollout.student_parts)
         assert transcript_of(policy, rollout).startswith(last)
@@ -261,8 +256,7 @@ def test_conversation_ends_where_the_teachers_prompt_would_be_over_the_limit(
             assert opened is not None
             sampling = sampling_from(config.rollout)
             [found] = opened.generate(SaysOne(policy), short[:1], sampling, [3], teacher=teacher)
-        talk = found.conversation
-        assert talk is not None
+        talk: Any = found.conversation
         assert talk.ended == "prompt"
         context = Context(contexts.longest(short[0]), complete=False)
         view = view_with_context(policy, short[0], context, conversation=talk)
@@ -283,8 +277,7 @@ def test_feedback_that_makes_a_later_prompt_too_long_is_passed_over(
     for words, is_over in ((1, False), (80, True)):
         attempt = Attempt("1", Grade(0.0, "wrong", feedback="so " * words))
         rollout = rollout_of(policy.decode, 0, short[0], [], found)
-        view = with_teacher_prompt(policy, run, contexts, rollout, attempt, 0).teacher_prompt
-        assert view is not None
+        view: Any = with_teacher_prompt(policy, run, contexts, rollout, attempt, 0).teacher_prompt
         assert (view.context is None) is is_over
         assert (view.refused_tokens > 300) is is_over
         assert max(map(len, [view.prompt, *view.later])) <= 300
@@ -301,9 +294,7 @@ def test_conversation_that_its_environment_begins_over_the_limit_is_an_error(
     few = {"rollout": {"max_new_tokens": 8}}
     _, [found] = conversations(small(few, environment=Long), short[:1], thinking=True)
     talk = found.conversation
-    assert talk is not None
     assert (talk.ended, len(talk.turns)) == ("error", 1)
-    assert talk.grade is not None
     assert talk.grade.failed
     # The demo's model has 1,024 positions.
     assert "a prompt of 3,007 tokens, over the limit of 1,016 (data.max_p" in talk.grade.reason
@@ -454,8 +445,7 @@ def test_written_conversation_over_the_limit_is_refused_with_all_that_its_rows_h
     wider = run.changed("data", max_prompt_tokens=500)
     assert len(filter_problems(policy, wider, rows_of_file, Display())) == 2
     longest = measure_longest(wider, rows_of_file.problems, policy.tokenizer)
-    written = written_conversation(policy, rows_of_file.problems[1], long[1:], "reference")
-    assert written.conversation is not None
+    written: Any = written_conversation(policy, rows_of_file.problems[1], long[1:], "reference")
     last = written.conversation.turns[-1]
     assert 0 <= longest.reference - (len(last.prompt) + last.length) <= 20
     assert (longest.turns, longest.keeps_turns) == (2, False)  # without thinking

@@ -1,6 +1,5 @@
 """Collapse warnings while training, and runs that end on them."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +9,7 @@ import paint
 from paint.config.collapse import warning_history
 from paint.config.schema import Config, HealthConfig
 from paint.training.health import Health
-from runs import adapter, assert_same
-
-Rows = list[dict[str, float]]
-
-
-def course(metric: str, values: Sequence[float]) -> Rows:
-    """The metrics of steps in which one of them takes these values."""
-    return [{"step": i, metric: value} for i, value in enumerate(values, start=1)]
+from runs import adapter, assert_same, course
 
 
 def test_health_of_resumed_run_does_not_repeat_a_warning() -> None:

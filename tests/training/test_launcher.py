@@ -1,6 +1,5 @@
 """--gpus: who gets which GPU, what is started, and that nothing is left of it, however it ends."""
 
-import os
 import re
 import signal
 import subprocess
@@ -18,13 +17,12 @@ from paint.cli import main
 from paint.config.recipe import find_recipe, read_recipe
 from paint.config.run_folder import read_metrics
 from paint.config.schema import Config, ConfigError
-from paint.inference.vllm.process import OwnedProcess, gpu_environment
+from paint.inference.vllm.process import gpu_environment
 from paint.resolve.check import check_config, enable_servers
 from paint.training.launcher import place_ranks, visible
 from processes import MODEL_SERVER, alive, until
 from runs import adapter, assert_same
 
-ROOT = Path(__file__).parents[2]
 DEMO = read_recipe(find_recipe("demo-paint"))
 Machine = Callable[[int], None]
 Start = Callable[[list[str]], "subprocess.Popen[str]"]
@@ -72,13 +70,7 @@ UNKNOWN = vllm().changed("model", path="owner/none")
     ],
 )
 def test_place_divides_gpus_into_trainers_and_servers(
-    machine: Machine,
-    count: int,
-    gpus: int,
-    config: Config,
-    most: int,
-    trainers: str,
-    servers: str,
+    machine: Machine, count: int, gpus: int, config: Config, most: int, trainers: str, servers: str
 ) -> None:
     machine(count)
     training, run = place_ranks(check_config(config), gpus, most)
@@ -274,24 +266,3 @@ def test_train_two_ranks_and_two_servers_killed_resumes(start: Start, tmp_path: 
     metrics = read_metrics(run)
     assert max(row["logprob_mismatch_mean"] for row in metrics) < 1e-4
     assert [row["step"] for row in metrics] == list(range(1, len(metrics) + 1))
-
-
-LEAVER = """
-import os, subprocess, sys, time
-worker = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"],
-                          start_new_session=True)
-open(sys.argv[1] + ".partial", "w").write(str(worker.pid))
-os.rename(sys.argv[1] + ".partial", sys.argv[1])
-time.sleep(600)
-"""
-
-
-@pytest.mark.skipif(not Path("/proc").exists(), reason="looks at processes through /proc")
-def test_owned_process_kills_descendants_in_other_sessions(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", LEAVER, str(tmp_path / "pid")]
-    process = OwnedProcess(command, os.environ, tmp_path / "log")
-    process.start()
-    worker = int(until((tmp_path / "pid").exists) and (tmp_path / "pid").read_text())
-    os.kill(psutil.Process(worker).ppid(), signal.SIGKILL)
-    until(lambda: process.dead and not alive(worker))
-    assert process.status == 128 + signal.SIGKILL

@@ -83,9 +83,7 @@ def test_off_policy_completions_use_older_adapter(
             assert row["engine_log_probs"] == log_probs
 
 
-def test_off_policy_metrics_separate_mismatch_and_staleness(
-    runs: dict[str, Path],
-) -> None:
+def test_off_policy_metrics_separate_mismatch_and_staleness(runs: dict[str, Path]) -> None:
     first, *later = read_metrics(runs["ahead"])
     assert {"seconds_wait", "seconds_submit", "seconds_behavior"} < first.keys()
     assert not {"seconds_rollout", "tokens_per_second_rollout"} & first.keys()

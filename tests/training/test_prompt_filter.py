@@ -14,9 +14,7 @@ from paint.data.problems import DataError, Problem, read_problems
 from paint.models.policy import load_policy
 from paint.objective.masking import MARKER
 from paint.resolve.check import check_config
-from paint.training.prompt_filter import (
-    filter_problems,
-)
+from paint.training.prompt_filter import filter_problems
 from runs import changed, stored, train, write_problems
 
 LONG = "so " * 600
