@@ -36,13 +36,7 @@ from paint.inference.rollouts import Rollout
 from paint.models.model_errors import REASON, special_text_finder
 from paint.models.policy import Policy, PolicyError, load_policy, load_tokenizer
 from paint.models.prompts import student_chat
-from paint.models.weights import (
-    ADAPTER,
-    linear_layers_of,
-    load_trained,
-    read_lora,
-    weights_digest,
-)
+from paint.models.weights import ADAPTER, linear_layers_of, load_trained, read_lora, weights_digest
 from paint.resolve.engines import engine_of
 from paint.resolve.plan import SLOW, Machine, describe_slow, dtype_on
 from paint.resolve.structure import position_limit
@@ -186,15 +180,7 @@ def collect_samples(
         unfinished.sort(key=lambda row: row[0].trained is not None)
         if unfinished:
             problems = [problem for task in tasks for problem in task.problems]
-            setup = EngineSetup(
-                policy,
-                model,
-                rollout,
-                folder,
-                display,
-                max_tokens,
-                problems,
-            )
+            setup = EngineSetup(policy, model, rollout, folder, display, max_tokens, problems)
             with (
                 open_engine(setup) as engine,
                 open_conversations(policy, conversation, PROMPT_TOKENS) as conversations,

@@ -43,12 +43,7 @@ REPETITION_TAIL, REPETITION_WINDOW = 4_000, 40
 
 
 def grade(
-    store: Store,
-    grader: Grader,
-    grading: GradingConfig,
-    display: Display,
-    *,
-    again: bool = False,
+    store: Store, grader: Grader, grading: GradingConfig, display: Display, *, again: bool = False
 ) -> GradedSamples:
     """Grade all samples of a store and write the grades and votes to grades.jsonl.
 

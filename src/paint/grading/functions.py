@@ -17,12 +17,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tenacity import (
-    AsyncRetrying,
-    stop_after_attempt,
-    stop_after_delay,
-    wait_random_exponential,
-)
+from tenacity import AsyncRetrying, stop_after_attempt, stop_after_delay, wait_random_exponential
 
 from paint.config.metric_records import record_of
 from paint.core.background import Background

@@ -40,7 +40,7 @@ NOTES = {
     "beside": (
         "is judged beside its code, since its tests need the code's module; there code can forge "
         "its verdict (docs/how-to/grade-code.md#beside)"
-    ),
+    )
 }
 """What a user should know of rows by the place of their tests."""
 

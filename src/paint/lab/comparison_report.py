@@ -29,13 +29,7 @@ from paint.evaluation.frame import (
     to_terminal,
     write_report,
 )
-from paint.evaluation.intervals import (
-    Interval,
-    compare_seeds,
-    holm,
-    over_seeds,
-    p_value_over_seeds,
-)
+from paint.evaluation.intervals import Interval, compare_seeds, holm, over_seeds, p_value_over_seeds
 from paint.lab.checkpoint_results import (
     BASE,
     BySteps,

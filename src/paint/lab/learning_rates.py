@@ -21,12 +21,7 @@ import numpy as np
 from jaxtyping import Float
 
 from paint.config.collapse import collapse_warnings
-from paint.config.run_folder import (
-    latest_checkpoint,
-    read_history,
-    read_metrics,
-    step_of,
-)
+from paint.config.run_folder import latest_checkpoint, read_history, read_metrics, step_of
 from paint.config.schema import ConfigError, DataConfig, ValidationConfig
 from paint.core.display import Display
 from paint.core.distributed import require_one_process

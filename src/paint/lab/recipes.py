@@ -16,12 +16,7 @@ from paint.config.recipe import (
 from paint.config.schema import Config, LogConfig
 from paint.core.errors import ConfigError, naming
 from paint.data.contexts import with_source
-from paint.lab.sweep import (
-    distinct_names,
-    names_of,
-    row_name,
-    sweep_combinations,
-)
+from paint.lab.sweep import distinct_names, names_of, row_name, sweep_combinations
 from paint.resolve.check import Resolved, check_config
 
 SHARED = (
