@@ -85,7 +85,10 @@ def compare(
     folder = Path(output_dir or "runs/compare")
     named = _named(recipes, base, sections)
     rows: Rows = read_recipes(named, str(base), str(stored), controls, sweep, change)
-    last = _require_ready(rows)
+    for _, run in rows:
+        require_trainable(run)
+        check_sources(run.config, run.needed_fields)
+    last = rows[-1][1]
     exam = protocol_for(last.config, benchmark, problems, samples, thinking, max_new_tokens)
     with on_gpus(gpus, last, ranks=1) as placed:
         if gpus:
@@ -114,13 +117,6 @@ def _named(
             recipe = with_sections(start, recipe)
         named.append(recipe if isinstance(recipe, Config) else str(recipe))
     return named
-
-
-def _require_ready(rows: Rows) -> Resolved:
-    for _, run in rows:
-        require_trainable(run)
-        check_sources(run.config, run.needed_fields)
-    return rows[-1][1]
 
 
 def _with_servers(

@@ -89,6 +89,4 @@ class _Turns:
         return list(zip(self.sources[first:end], self.numbers[first:end], strict=True))
 
 
-@lru_cache(maxsize=8)
-def _turns(weights: tuple[float, ...]) -> _Turns:
-    return _Turns(weights)
+_turns = lru_cache(maxsize=8)(_Turns)

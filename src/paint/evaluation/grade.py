@@ -62,11 +62,12 @@ def grade(
 
     identity, k = grader_identity(grading), store.settings["samples"]
     rows: dict[SampleKey, dict[str, Any]] = {}
-    if not again:
-        rows = kept_grades(store, identity)
-    kept = len(rows)
-    if kept:
-        display.note(f"{store.folder.name}: {kept:,} samples keep their grades")
+    if not again and store.settings.get("grading") == identity:
+        for key, (_, row) in store.matching_grades().items():
+            if not row.get("failed"):
+                rows[key] = row
+    if rows:
+        display.note(f"{store.folder.name}: {len(rows):,} samples keep their grades")
     # Completions that failed before may fail again beside others that are graded.
     stops = grading.stop_on_failure and not grading.is_off and not rows
     _grade_others(store, grader, grading, rows, display, stops=stops)
@@ -107,14 +108,6 @@ def grader_identity(grading: GradingConfig) -> dict[str, Any]:
     # comparison of mathematics that is beyond the deadline counts as wrong, also in a sum.
     chosen = {name: table[name] for name in ("grader", "weights", "options", "deadline")}
     return {**chosen, "code": code}
-
-
-def kept_grades(store: Store, identity: Mapping[str, Any]) -> dict[SampleKey, dict[str, Any]]:
-    """Return the stored grades of this grader of the same rows and texts, without its failures."""
-    if store.settings.get("grading") != identity:
-        return {}
-    matching = store.matching_grades()
-    return {key: row for key, (_, row) in matching.items() if not row.get("failed")}
 
 
 def _grade_others(

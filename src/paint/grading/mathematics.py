@@ -68,6 +68,3 @@ class MathGrader(Grader):
 
     def close(self) -> None:
         self._comparer.close()
-
-    def __enter__(self) -> "MathGrader":
-        return self

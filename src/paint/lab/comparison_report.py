@@ -41,7 +41,6 @@ from paint.lab.checkpoint_results import (
     by_step,
     control_shares,
     evaluation_name,
-    mean_cost,
     score_of,
     shares,
 )
@@ -192,7 +191,8 @@ def _rows_of(
         values["completion_tokens"] = float(np.mean(lengths))
     rows: list[Measurement] = []
     if group[0].run != BASE:
-        values["rollout_tokens"], values["seconds"] = mean_cost(group)
+        values["rollout_tokens"] = float(np.mean([result.rollout_tokens for result in group]))
+        values["seconds"] = float(np.mean([result.seconds for result in group]))
         if score.is_compared:
             gain = compare_seeds(score.values(base), score.values(group))
             rows += to_measurement(name, benchmark, score.metric, gain, n, step=step, against=BASE)
@@ -288,7 +288,11 @@ def comparison_tables(layout: Layout, rows: list[Measurement], results: Results)
             f"95 % interval; p without and with Holm's correction for {len(compared)}"
         )
         tables.append(Table(title, ["", "difference", "p", "corrected p"], cells))
-    tables.append(_settings_table(layout.last, configs))
+    settings = []
+    for name, config in configs.items():
+        settings += [[name, line] for line in differences(configs[layout.last], config)]
+    title = f"Settings of {layout.last} -> those of the others where they differ"
+    tables.append(Table(title, ["", "setting"], settings))
     seeds = [row for row in select_rows(rows, group=...) if row.group.startswith("seed ")]
     by_seed: dict[str, tuple[str, Unit]] = {row.group: (row.group, score.unit) for row in seeds}
     if len(by_seed) > 1:
@@ -301,17 +305,6 @@ def _column(row: Measurement) -> str:
     if row.against == BASE and row.metric not in (CONTROL, LEAD):
         return "gain"
     return row.metric
-
-
-def _settings_table(last: str, configs: Mapping[str, Config]) -> Table:
-    rows = [
-        [name, line]
-        for name, config in configs.items()
-        for line in differences(configs[last], config)
-    ]
-    return Table(
-        f"Settings of {last} -> those of the others where they differ", ["", "setting"], rows
-    )
 
 
 def step_tables(layout: Layout, rows: list[Measurement], results: Results) -> list[Table]:
