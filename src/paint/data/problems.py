@@ -131,14 +131,9 @@ def _read_source(
     problems: list[Problem] = []
     skipped: dict[str, int] = {}
     formats: Counter[str] = Counter()
+    rows = read_rows(source)
     valid = validate_rows(
-        read_rows(source),
-        data,
-        needs=needs,
-        solutions=solutions,
-        source=name,
-        read=read,
-        formats=formats,
+        rows, data, needs=needs, solutions=solutions, source=name, read=read, formats=formats
     )
     for row, problem in valid:
         if isinstance(problem, Problem):

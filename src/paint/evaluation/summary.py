@@ -131,16 +131,9 @@ def difference_rows(graded: ByPolicy) -> list[Measurement]:
             found = compare_paired(
                 [base[part].scores for part in parts], [benchmarks[part].scores for part in parts]
             )
-            rows += to_measurement(
-                policy,
-                name,
-                metric,
-                found.difference,
-                found.problems,
-                against=first,
-                p=found.p_value,
-                detectable=found.detectable,
-            )
+            shown = {"against": first, "p": found.p_value, "detectable": found.detectable}
+            n = found.problems
+            rows += to_measurement(policy, name, metric, found.difference, n, **shown)
     return rows
 
 

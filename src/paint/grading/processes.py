@@ -45,12 +45,8 @@ class Pool:
         workers: int | None = None,
         table: Mapping[str, Any] = NO_OPTIONS,
     ) -> None:
-        self._pool = processes.Pool(
-            f"{__name__}:open_function",
-            deadline=deadline,
-            workers=workers,
-            setup=(_portable(function), dict(table)),
-        )
+        opens, setup = f"{__name__}:open_function", (_portable(function), dict(table))
+        self._pool = processes.Pool(opens, deadline=deadline, workers=workers, setup=setup)
 
     def start(self) -> None:
         """Import the function in a process of its own, while others go on."""

@@ -221,22 +221,17 @@ def _pair_rows(
     p_values = [p_value_over_seeds(values[before], values[after]) for before, after in pairs]
     rows = []
     for (before, after), p, corrected in zip(pairs, p_values, holm(p_values), strict=True):
+        gap = compare_seeds(values[before], values[after])
+        benchmark, n = benchmark_name(last[after]), len(last[after][0].problems)
         rows += to_measurement(
-            after,
-            benchmark_name(last[after]),
-            score.metric,
-            compare_seeds(values[before], values[after]),
-            len(last[after][0].problems),
-            against=before,
-            p=p,
-            corrected_p=corrected,
+            after, benchmark, score.metric, gap, n, against=before, p=p, corrected_p=corrected
         )
     return rows
 
 
 def step_rows(layout: Layout, results: Results) -> list[Measurement]:
     """Return the rows of every checkpoint, and how far the last one of the last run is ahead."""
-    groups, score = by_step(results), score_of(results)
+    groups, score, benchmark = by_step(results), score_of(results), benchmark_name(results)
     # The untrained model has one checkpoint, at step 0.
     [base] = groups[BASE].values()
     end = groups[layout.last][max(groups[layout.last])]
@@ -248,13 +243,7 @@ def step_rows(layout: Layout, results: Results) -> list[Measurement]:
                 # Labelled by the checkpoint that is compared, so that it stands in its line.
                 lead = compare_seeds(score.values(group), score.values(end))
                 rows += to_measurement(
-                    layout.last,
-                    benchmark_name(group),
-                    LEAD,
-                    lead,
-                    step=step,
-                    group=name,
-                    against=name,
+                    layout.last, benchmark, LEAD, lead, step=step, group=name, against=name
                 )
     return rows
 
