@@ -418,8 +418,7 @@ def _has_anchors(text: str) -> bool:
 
 
 def with_source(options: ContextConfig, source: str, **changes: Any) -> ContextConfig:
-    """Return settings with another source; text and file are kept where it shows or measures
-    them."""
+    """Return settings with another source, and text and file where it shows or measures them."""
     measures = context_source(source).bounded_by == "setting"
     kept: dict[str, Any] = {}
     for key, record in SOURCES.items():

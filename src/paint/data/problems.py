@@ -421,8 +421,7 @@ def _conversation(
 
 
 def with_nested(fields: dict[str, object], names: Iterable[str]) -> dict[str, object]:
-    """Return the fields, and by their full names those within objects:
-    reward_model.ground_truth."""
+    """Return the fields, and by full names, as reward_model.ground_truth, those within objects."""
     found = dict(fields)
     for name in names:
         if "." in name and name not in fields:

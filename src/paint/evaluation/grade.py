@@ -299,8 +299,7 @@ def cast_votes(rows: Sequence[Mapping[str, Any]], k: int, grader: Grader) -> lis
 
 
 def is_repetitive(text: str) -> bool:
-    """Return whether fewer than half of the 40-character n-grams of a text's end are distinct
-    (ours).
+    """Return whether under half of the 40-character n-grams of a text's end are distinct (ours).
 
     In mathematics of real models that share is at least 0.9; a paragraph repeated three times has
     0.33.

@@ -27,7 +27,7 @@ PICKLED = "pickle:"
 UNREADABLE = "__unreadable__"  # key of what ``to_plain`` makes
 
 
-class Pool:
+class Pool(processes.Pool):
     """Workers that call a user's function, for one thread at a time; they start when needed.
 
     Args:
@@ -46,26 +46,23 @@ class Pool:
         table: Mapping[str, Any] = NO_OPTIONS,
     ) -> None:
         opens, setup = f"{__name__}:open_function", (_portable(function), dict(table))
-        self._pool = processes.Pool(opens, deadline=deadline, workers=workers, setup=setup)
+        super().__init__(opens, deadline=deadline, workers=workers, setup=setup)
 
     def start(self) -> None:
         """Import the function in a process of its own, while others go on."""
         with worker_errors():
-            self._pool.start()
+            super().start()
 
     def call(self, calls: Sequence[Arguments]) -> list[Returned]:
         """Return the results in the order of the calls. Raises PaintError if no worker starts."""
         with worker_errors():
-            found = self._pool.call(calls)
+            found = super().call(calls)
         results = []
         for returned in found:
             if not returned.error:  # the call was not ended
                 returned = Returned(**returned.value)
             results.append(returned)
         return results
-
-    def close(self) -> None:
-        self._pool.close()
 
 
 @contextmanager

@@ -104,8 +104,8 @@ class FileCheck:
 def check_file(run: Resolved, *, display: Display | None = None) -> FileCheck:
     """Validate all rows of `data.path`, or up to `data.limit` valid ones.
 
-    Raises DataError if the source cannot be
-    read or is empty, PolicyError if the tokenizer has no working chat template.
+    Raises DataError if the source cannot be read or is empty, PolicyError if the tokenizer has no
+    working chat template.
     """
     display, config = display or Display(), run.config
     tokenizer = load_tokenizer(config.model.path)
