@@ -53,7 +53,7 @@ def numbers(count: int) -> list[Item]:
 def test_workers_import_the_graders_module_once_for_all(module: Path) -> None:
     with find_grader(f"{module.stem}:grade", workers=3) as grader:
         assert [grade.reward for grade in grader.grade(numbers(12))] == list(range(12))
-        assert len(grader._caller._pool.workers) == 3  # type: ignore[attr-defined]
+        assert len(grader._caller.workers) == 3  # type: ignore[attr-defined]
     imports = module.with_suffix(".imports").read_text().splitlines()
     assert imports == ["imported"] * 2  # here, and in the process that forks the workers
 

@@ -73,7 +73,6 @@ def parameters_of(function: Callable[..., Any]) -> list[inspect.Parameter]:
 
 
 def plain_type(annotation: Any) -> Any:
-    """Return a type without its annotations."""
     if get_origin(annotation) is Annotated:
         return get_args(annotation)[0]
     return annotation

@@ -70,21 +70,17 @@ def advise(
 
             advise(placed, folder, needs, problems, samples, contexts, ratios, answers=answers)
         return Result(folder)
-    _require_own_context(run, contexts, answers=answers)
+    if contexts or answers or run.engine.is_stored:
+        raise ConfigError(
+            "rates are compared by training with the recipe's own context; leave out --contexts, "
+            "--answers and stored rollouts"
+        )
     with on_gpus(gpus, run, ranks=1) as placed:
         from paint.lab.learning_rates import advise_rates
 
         name = start.path.stem if start.path.stem in shipped_recipes() else str(start.path)
         advise_rates(placed, folder / "rates", name, rates, problems, samples)
     return Result(folder / "rates")
-
-
-def _require_own_context(run: Resolved, contexts: Sequence[str], *, answers: bool) -> None:
-    if contexts or answers or run.engine.is_stored:
-        raise ConfigError(
-            "rates are compared by training with the recipe's own context; leave out --contexts, "
-            "--answers and stored rollouts"
-        )
 
 
 def _checked_needs(

@@ -60,13 +60,5 @@ def bake(
 
     from paint.lab import bake
 
-    bake.bake(
-        run,
-        folder,
-        held_out=held_out,
-        samples=samples,
-        temperature=temperature,
-        patience=patience,
-        force=force,
-    )
+    bake.bake(run, folder, held_out, samples, temperature, patience, force=force)
     return Result(folder)

@@ -85,14 +85,28 @@ def compare(
     folder = Path(output_dir or "runs/compare")
     named = _named(recipes, base, sections)
     rows: Rows = read_recipes(named, str(base), str(stored), controls, sweep, change)
-    last = _require_ready(rows)
+    for _, run in rows:
+        require_trainable(run)
+        check_sources(run.config, run.needed_fields)
+    last = rows[-1][1]
     exam = protocol_for(last.config, benchmark, problems, samples, thinking, max_new_tokens)
     with on_gpus(gpus, last, ranks=1) as placed:
         if gpus:
             rows, exam = _with_servers(rows, exam, placed.rollout.server_gpus)
-        options = {"every_checkpoint": every_checkpoint}
-        layout = {"all_pairs": not against_last, "is_sweep": bool(sweep)}
-        return _measured(rows, range(seed, seed + seeds), folder, exam, layout, options)
+        # Here, since they import torch, which takes seconds.
+        from paint.core.display import Display
+        from paint.lab.comparison_report import Layout, publish, title_of
+        from paint.lab.runner import ExperimentRun, run_experiment
+
+        runs = [ExperimentRun(name, run.config) for name, run in rows]
+        display, title = Display(), title_of(runs[-1].config, exam.benchmark.name)
+        names, numbers = [run.name for run in runs], range(seed, seed + seeds)
+        results = run_experiment(
+            runs, numbers, folder, exam, display, every_checkpoint=every_checkpoint
+        )
+        layout = Layout(title, names, all_pairs=not against_last, is_sweep=bool(sweep))
+        publish(layout, results, folder, display)
+        return frame_of_results(results)
 
 
 def _named(
@@ -116,13 +130,6 @@ def _named(
     return named
 
 
-def _require_ready(rows: Rows) -> Resolved:
-    for _, run in rows:
-        require_trainable(run)
-        check_sources(run.config, run.needed_fields)
-    return rows[-1][1]
-
-
 def _with_servers(
     rows: Rows, exam: EvalProtocol, gpus: tuple[str, ...]
 ) -> tuple[Rows, EvalProtocol]:
@@ -136,23 +143,3 @@ def _with_servers(
             run = replace(run, config=replace(run.config, rollout=served(run.rollout)))
         placed.append((name, run))
     return placed, replace(exam, rollout=served(exam.rollout))
-
-
-def _measured(
-    rows: Rows,
-    seeds: Sequence[int],
-    folder: Path,
-    exam: EvalProtocol,
-    layout: Mapping[str, bool],
-    options: Mapping[str, bool],
-) -> "pd.DataFrame":
-    # Here, since they import torch, which takes seconds.
-    from paint.core.display import Display
-    from paint.lab.comparison_report import Layout, publish, title_of
-    from paint.lab.runner import ExperimentRun, run_experiment
-
-    runs = [ExperimentRun(name, run.config) for name, run in rows]
-    display, title = Display(), title_of(runs[-1].config, exam.benchmark.name)
-    results = run_experiment(runs, seeds, folder, exam, display, **options)
-    publish(Layout(title, [run.name for run in runs], **layout), results, folder, display)
-    return frame_of_results(results)

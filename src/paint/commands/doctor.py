@@ -33,7 +33,6 @@ def status(machine: dict[str, Any]) -> int:
 
 
 def report(machine: dict[str, Any]) -> str:
-    """Return the findings as text."""
     memory, packages = machine["memory"], machine["packages"]
     gpus = [f"{gpu['name']} ({gpu['memory'] / 1e9:.0f} GB)" for gpu in machine["gpus"]]
     lines = [

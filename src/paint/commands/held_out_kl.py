@@ -59,5 +59,4 @@ def held_out_kl(
 
 
 def report(kl: float) -> str:
-    """Return the value with its unit."""
     return f"{kl:.4f} nats a token"

@@ -74,13 +74,9 @@ def _server_lines(run: "Resolved", made: "Plan") -> list[str]:
     lines = ["", "servers  for ranks on other machines; set VLLM_API_KEY here and there"]
     for number in range(made.gpus // size):
         gpus = ",".join(map(str, range(number * size, (number + 1) * size)))
+        model, rollout, port = config.model, config.rollout, PORT + number
         command = server_command(
-            config.model,
-            config.rollout,
-            PORT + number,
-            max_model_len=longest,
-            gpus=gpus,
-            host="0.0.0.0",
+            model, rollout, port, max_model_len=longest, gpus=gpus, host="0.0.0.0"
         )
         variables = gpu_environment(gpus) | {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}
         pins = " ".join(f"{name}={value}" for name, value in variables.items())

@@ -46,7 +46,6 @@ def runs(folder: str | Path = "runs") -> "pd.DataFrame":
 
 
 def report(frame: "pd.DataFrame") -> str:
-    """Return the runs as a table."""
     shown = frame[[name for name in SHOWN if name in frame]].copy()
     times = [time.to_pydatetime().astimezone() for time in shown["changed"]]
     shown["changed"] = [time.strftime("%Y-%m-%d %H:%M") for time in times]

@@ -66,7 +66,6 @@ def show_config(
 
 
 def report(shown: dict[str, dict[str, dict[str, Any]]]) -> str:
-    """Return the settings as a recipe."""
     lines = []
     for section, settings in shown.items():
         lines.append(f"[{section}]")

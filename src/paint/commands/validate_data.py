@@ -17,9 +17,7 @@ NAME = "data validate"
 
 
 def validate_data(
-    data: Any,
-    recipe: arguments.AnyRecipe = "paint",
-    **sections: arguments.Sections,
+    data: Any, recipe: arguments.AnyRecipe = "paint", **sections: arguments.Sections
 ) -> "FileCheck":
     """Count the rows of a file that are good, bad, long, doubled or without a verified answer.
 

@@ -14,13 +14,7 @@ from paint.core.demo_files import HELD_OUT_PROBLEMS, NAME, NEW_RULES, NEW_RULES_
 from paint.core.errors import did_you_mean
 from paint.core.settings import is_folder_name
 from paint.data.problems import OTHER_COLUMNS, Problem, read_problems, with_nested
-from paint.data.readers import (
-    ENDINGS,
-    BadRow,
-    DataError,
-    read_rows,
-    shorten,
-)
+from paint.data.readers import ENDINGS, BadRow, DataError, read_rows, shorten
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,8 +30,7 @@ def is_chat(value: object) -> TypeGuard[list[dict[str, Any]]]:
 
 
 def read_chat(messages: Sequence[Mapping[str, Any]], name: str) -> list[tuple[str, str]]:
-    """Return role and text of the chat messages in field `name`. Raises BadRow if one is no
-    text."""
+    """Return role and text of the chat messages in field `name`. Raises BadRow for others."""
     turns = []
     for number, message in enumerate(messages, start=1):
         given = _given(message)

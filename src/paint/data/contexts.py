@@ -19,13 +19,7 @@ from typing import Any
 from paint.config.context_sources import SOURCES, context_source
 from paint.config.schema import ConfigError, ContextConfig
 from paint.core.errors import did_you_mean, is_unicode, wrap_errors
-from paint.core.extensions import (
-    bind_options,
-    extension_errors,
-    load_object,
-    of_type,
-    require_call,
-)
+from paint.core.extensions import bind_options, extension_errors, load_object, of_type, require_call
 from paint.core.user_code import user_errors
 from paint.data.problems import Problem, row_of
 from paint.data.readers import DataError
@@ -195,11 +189,7 @@ class Contexts:
         return self.options.alignment != "anchors" or _has_anchors(reference)
 
     def context(
-        self,
-        references: Mapping[str, str],
-        ratio: float,
-        seed: int,
-        attempt: Attempt = NO_ATTEMPT,
+        self, references: Mapping[str, str], ratio: float, seed: int, attempt: Attempt = NO_ATTEMPT
     ) -> Context:
         """Return the references with ``ratio`` of each masked that is not given in full."""
         masked = dict(references)
@@ -428,8 +418,7 @@ def _has_anchors(text: str) -> bool:
 
 
 def with_source(options: ContextConfig, source: str, **changes: Any) -> ContextConfig:
-    """Return settings with another source; text and file are kept where it shows or measures
-    them."""
+    """Return settings with another source, and text and file where it shows or measures them."""
     measures = context_source(source).bounded_by == "setting"
     kept: dict[str, Any] = {}
     for key, record in SOURCES.items():

@@ -19,9 +19,7 @@ from paint.data.problems import Problem, batch_indices
 def draw_problems(
     problems: Sequence[Problem], data: DataConfig, count: int, step: int, seed: int
 ) -> list[int]:
-    """Return the indices of the ``count`` problems of step ``step`` (from 0), by its arguments
-    alone.
-    """
+    """Return the indices of the ``count`` problems of step ``step``, which counts from 0."""
     if len(data.sources) < 2:
         return batch_indices(len(problems), count, step, seed)
     places: dict[str, list[int]] = {source.name: [] for source in data.sources}
@@ -89,6 +87,4 @@ class _Turns:
         return list(zip(self.sources[first:end], self.numbers[first:end], strict=True))
 
 
-@lru_cache(maxsize=8)
-def _turns(weights: tuple[float, ...]) -> _Turns:
-    return _Turns(weights)
+_turns = lru_cache(maxsize=8)(_Turns)

@@ -28,14 +28,7 @@ from paint.data.chats import (
     require_unicode,
 )
 from paint.data.formats import convert_row, describe_formats, find_column
-from paint.data.readers import (
-    BadRow,
-    Number,
-    Row,
-    not_text,
-    read_rows,
-    shorten,
-)
+from paint.data.readers import BadRow, Number, Row, not_text, read_rows, shorten
 from paint.data.readers import DataError as DataError
 
 ROLES = ("id", "problem", "solution", "answer")
@@ -98,10 +91,7 @@ OTHER_COLUMNS = (
 
 
 def read_problems(
-    data: DataConfig,
-    *,
-    needs: Mapping[str, str] = NEEDS_BOTH,
-    solutions: bool = True,
+    data: DataConfig, *, needs: Mapping[str, str] = NEEDS_BOTH, solutions: bool = True
 ) -> ValidRows:
     """Read the problems of `data.path`: a file, a hub data set, or "demo"; or of several.
 
@@ -141,14 +131,9 @@ def _read_source(
     problems: list[Problem] = []
     skipped: dict[str, int] = {}
     formats: Counter[str] = Counter()
+    rows = read_rows(source)
     valid = validate_rows(
-        read_rows(source),
-        data,
-        needs=needs,
-        solutions=solutions,
-        source=name,
-        read=read,
-        formats=formats,
+        rows, data, needs=needs, solutions=solutions, source=name, read=read, formats=formats
     )
     for row, problem in valid:
         if isinstance(problem, Problem):
@@ -320,11 +305,7 @@ def _chat_field(fields: Mapping[str, object], data: DataConfig) -> str:
 
 
 def _problem(
-    fields: dict[str, Any],
-    row: int,
-    data: DataConfig,
-    needs: Mapping[str, str],
-    solutions: bool,
+    fields: dict[str, Any], row: int, data: DataConfig, needs: Mapping[str, str], solutions: bool
 ) -> Problem:
     hint = DATA_FIELD if solutions else OTHER_COLUMNS
     columns = (data.problem_field, data.solution_field, data.answer_field, data.id_field)
@@ -440,8 +421,7 @@ def _conversation(
 
 
 def with_nested(fields: dict[str, object], names: Iterable[str]) -> dict[str, object]:
-    """Return the fields, and by their full names those within objects:
-    reward_model.ground_truth."""
+    """Return the fields, and by full names, as reward_model.ground_truth, those within objects."""
     found = dict(fields)
     for name in names:
         if "." in name and name not in fields:

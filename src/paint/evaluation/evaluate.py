@@ -94,12 +94,8 @@ def evaluate(evaluation: EvaluationConfig, targets: Sequence[str]) -> Path:
         for benchmark in benchmarks
     ]
 
-    rollout, notes = resolve_evaluation(
-        evaluation.rollout,
-        find_machine(),
-        model,
-        earlier=recorded_engines(place for place, _, _ in places),
-    )
+    earlier = recorded_engines(place for place, _, _ in places)
+    rollout, notes = resolve_evaluation(evaluation.rollout, find_machine(), model, earlier=earlier)
     display.notes(notes)
     evaluation = replace(evaluation, rollout=rollout)
 
@@ -117,13 +113,7 @@ def evaluate(evaluation: EvaluationConfig, targets: Sequence[str]) -> Path:
     )
     tasks = make_tasks(policy, places, protocol, display)
     with collect_samples(
-        policy,
-        model,
-        evaluation.rollout,
-        tasks,
-        folder,
-        display,
-        conversation=evaluation.conversation,
+        policy, model, rollout, tasks, folder, display, conversation=evaluation.conversation
     ) as stores:
         graded = grade_stores(evaluation, stores, places, display)
         write_summary(graded, folder, display)

@@ -27,7 +27,7 @@ from paint.core.versions import versions
 from paint.core.workspace import SETTINGS
 from paint.data.problems import DataError, Problem
 from paint.evaluation.store import SampleKey, Store, StoreError, open_store
-from paint.grading.graders import describe_other_form
+from paint.grading.graders import FORMS
 from paint.inference.conversations import Conversations, complete, open_conversations, with_tools
 from paint.inference.engine import Completion, Engine, Sampling, derive_seed
 from paint.inference.factory import EngineSetup, open_engine
@@ -36,13 +36,7 @@ from paint.inference.rollouts import Rollout
 from paint.models.model_errors import REASON, special_text_finder
 from paint.models.policy import Policy, PolicyError, load_policy, load_tokenizer
 from paint.models.prompts import student_chat
-from paint.models.weights import (
-    ADAPTER,
-    linear_layers_of,
-    load_trained,
-    read_lora,
-    weights_digest,
-)
+from paint.models.weights import ADAPTER, linear_layers_of, load_trained, read_lora, weights_digest
 from paint.resolve.engines import engine_of
 from paint.resolve.plan import SLOW, Machine, describe_slow, dtype_on
 from paint.resolve.structure import position_limit
@@ -186,15 +180,7 @@ def collect_samples(
         unfinished.sort(key=lambda row: row[0].trained is not None)
         if unfinished:
             problems = [problem for task in tasks for problem in task.problems]
-            setup = EngineSetup(
-                policy,
-                model,
-                rollout,
-                folder,
-                display,
-                max_tokens,
-                problems,
-            )
+            setup = EngineSetup(policy, model, rollout, folder, display, max_tokens, problems)
             with (
                 open_engine(setup) as engine,
                 open_conversations(policy, conversation, PROMPT_TOKENS) as conversations,
@@ -323,22 +309,28 @@ def open_task(
         **task.settings,
     }
     if conversation.is_on:
-        settings["conversation"] = conversation_identity(conversation)
+        # What determines what answers the turns; not how long it takes.
+        table = to_table(cfg.Config(conversation=conversation))["conversation"]
+        identifying = ("tools", "environment", "max_turns", "options")
+        settings["conversation"] = {name: table[name] for name in identifying}
     replaces = bool(task.own_prompts)
     return open_store(task.folder, settings, task.problems, task.asked, replaces=replaces)
-
-
-def conversation_identity(conversation: cfg.ConversationConfig) -> dict[str, Any]:
-    """Return what determines what answers the turns of a conversation; not how long it takes."""
-    table = to_table(cfg.Config(conversation=conversation))["conversation"]
-    return {name: table[name] for name in ("tools", "environment", "max_turns", "options")}
 
 
 def other_form(prompts: cfg.PromptsConfig, graders: Sequence[str], problem: Problem) -> str:
     """Return a line where the student's prompt asks for other answers than graders read, or ""."""
     prompt = "\n".join(str(message["content"]) for message in student_chat(prompts, problem))
     # What the problem itself says is not what is asked for.
-    return describe_other_form(graders, prompt.replace(problem.problem, ""))
+    prompt = prompt.replace(problem.problem, "")
+    read = {name: FORMS[name] for name in graders if name in FORMS}
+    asked = [form for form in FORMS.values() if form in prompt]
+    if not read or not asked or any(form in asked for form in read.values()):
+        return ""
+    return (
+        f"the student's prompt asks for {' and '.join(asked)}, and grading.grader "
+        f"{', '.join(read)} reads {' and '.join(read.values())}: set prompts.student, or another "
+        f"grading.grader"
+    )
 
 
 def fit_to_context(

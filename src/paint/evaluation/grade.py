@@ -43,12 +43,7 @@ REPETITION_TAIL, REPETITION_WINDOW = 4_000, 40
 
 
 def grade(
-    store: Store,
-    grader: Grader,
-    grading: GradingConfig,
-    display: Display,
-    *,
-    again: bool = False,
+    store: Store, grader: Grader, grading: GradingConfig, display: Display, *, again: bool = False
 ) -> GradedSamples:
     """Grade all samples of a store and write the grades and votes to grades.jsonl.
 
@@ -67,11 +62,12 @@ def grade(
 
     identity, k = grader_identity(grading), store.settings["samples"]
     rows: dict[SampleKey, dict[str, Any]] = {}
-    if not again:
-        rows = kept_grades(store, identity)
-    kept = len(rows)
-    if kept:
-        display.note(f"{store.folder.name}: {kept:,} samples keep their grades")
+    if not again and store.settings.get("grading") == identity:
+        for key, (_, row) in store.matching_grades().items():
+            if not row.get("failed"):
+                rows[key] = row
+    if rows:
+        display.note(f"{store.folder.name}: {len(rows):,} samples keep their grades")
     # Completions that failed before may fail again beside others that are graded.
     stops = grading.stop_on_failure and not grading.is_off and not rows
     _grade_others(store, grader, grading, rows, display, stops=stops)
@@ -112,14 +108,6 @@ def grader_identity(grading: GradingConfig) -> dict[str, Any]:
     # comparison of mathematics that is beyond the deadline counts as wrong, also in a sum.
     chosen = {name: table[name] for name in ("grader", "weights", "options", "deadline")}
     return {**chosen, "code": code}
-
-
-def kept_grades(store: Store, identity: Mapping[str, Any]) -> dict[SampleKey, dict[str, Any]]:
-    """Return the stored grades of this grader of the same rows and texts, without its failures."""
-    if store.settings.get("grading") != identity:
-        return {}
-    matching = store.matching_grades()
-    return {key: row for key, (_, row) in matching.items() if not row.get("failed")}
 
 
 def _grade_others(
@@ -311,8 +299,7 @@ def cast_votes(rows: Sequence[Mapping[str, Any]], k: int, grader: Grader) -> lis
 
 
 def is_repetitive(text: str) -> bool:
-    """Return whether fewer than half of the 40-character n-grams of a text's end are distinct
-    (ours).
+    """Return whether under half of the 40-character n-grams of a text's end are distinct (ours).
 
     In mathematics of real models that share is at least 0.9; a paragraph repeated three times has
     0.33.

@@ -167,7 +167,12 @@ def open_store(
             if prompts.get(key_of(row), row["prompt_ids"]) != row["prompt_ids"]
         }
         if not replaces:
-            _refuse_other_prompts(folder, changed)
+            lines = [
+                f"problem {cut(name)}: its prompt has changed (the problem's text or the model's "
+                f"chat template is different)"
+                for name in sorted({problem for problem, _ in changed})
+            ]
+            refuse_differences(f"{folder} holds samples", lines, StoreError)
         # Samples of one store may come from several versions: all are recorded.
         versions = list(before.get("versions", []))
         if settings["versions"] not in versions:
@@ -269,12 +274,3 @@ def _rows(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         with wrap_errors(place, storage.CorruptFileError, workspace.hint):
             _ = key_of(row), row["prompt_ids"]  # what is read of rows of other problems, too
         yield place, row
-
-
-def _refuse_other_prompts(folder: Path, changed: Iterable[SampleKey]) -> None:
-    lines = [
-        f"problem {cut(name)}: its prompt has changed (the problem's text or the model's chat "
-        f"template is different)"
-        for name in sorted({problem for problem, _ in changed})
-    ]
-    refuse_differences(f"{folder} holds samples", lines, StoreError)

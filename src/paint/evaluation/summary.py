@@ -54,7 +54,10 @@ def summary_report(graded: ByPolicy) -> Report:
     # What a grader reports beside its rewards, under its own name where the package has none.
     for name in dict.fromkeys(name for part in _parts(graded) for name in part.metrics):
         columns.setdefault(name, (name, "%"))
-    others = _without_zeros(others)
+    # Nothing is said by a metric that is 0 everywhere; but that none is right is a result.
+    results = ("avg_at_", "maj_at_", "pass_at_")
+    used = {row.metric for row in others if row.mean or row.metric.startswith(results)}
+    others = [row for row in others if row.metric in used]
     tables = [
         average,
         table_of(others, "Other metrics of the same samples", columns, labels=_both),
@@ -66,14 +69,8 @@ def summary_report(graded: ByPolicy) -> Report:
 
 def main_metric(graded: ByPolicy) -> str:
     """Return what policies are compared by: the mean reward of numbers, or else Avg@k."""
-    return "reward" if _have_rewards(graded) else "avg_at_k"
-
-
-def _without_zeros(rows: Sequence[Measurement]) -> list[Measurement]:
-    """The rows without those of a metric that is 0 for all policies and benchmarks."""
-    shares = ("avg_at_", "maj_at_", "pass_at_")  # that none is right is a result
-    used = {row.metric for row in rows if row.mean or row.metric.startswith(shares)}
-    return [row for row in rows if row.metric in used]
+    has_rewards = all(part.rewards is not None for part in _parts(graded))
+    return "reward" if has_rewards else "avg_at_k"
 
 
 def summary_rows(graded: ByPolicy) -> list[Measurement]:
@@ -82,7 +79,8 @@ def summary_rows(graded: ByPolicy) -> list[Measurement]:
     Where no reward is 1, Avg@k, maj@k and pass@k are 0 whatever was measured, and left out.
     """
     rows: list[Measurement] = []
-    has_right = any(part.has_right for part in _parts(graded)) or not _have_rewards(graded)
+    is_reward = main_metric(graded) == "reward"
+    has_right = any(part.has_right for part in _parts(graded)) or not is_reward
     shared = shared_benchmarks(graded)
     for policy, benchmarks in graded.items():
         for name, part in benchmarks.items():
@@ -133,16 +131,9 @@ def difference_rows(graded: ByPolicy) -> list[Measurement]:
             found = compare_paired(
                 [base[part].scores for part in parts], [benchmarks[part].scores for part in parts]
             )
-            rows += to_measurement(
-                policy,
-                name,
-                metric,
-                found.difference,
-                found.problems,
-                against=first,
-                p=found.p_value,
-                detectable=found.detectable,
-            )
+            shown = {"against": first, "p": found.p_value, "detectable": found.detectable}
+            n = found.problems
+            rows += to_measurement(policy, name, metric, found.difference, n, **shown)
     return rows
 
 
@@ -220,10 +211,6 @@ def _ungraded_note(graded: ByPolicy) -> str:
             asked |= {(name, problem) for problem in part.problems}
             left_out |= {(name, problem) for problem in part.ungraded}
     return f"; {len(left_out)} of {len(asked)} problems have no reward" if left_out else ""
-
-
-def _have_rewards(graded: ByPolicy) -> bool:
-    return all(part.rewards is not None for part in _parts(graded))
 
 
 def _parts(graded: ByPolicy) -> list[GradedSamples]:

@@ -84,13 +84,9 @@ def load_validation(
     protocol = validation_protocol(config)
     thinking = protocol["thinking"]
     sampling = sampling_from(with_protocol(rollout, protocol))
+    needs_answer = grader_needs_answer(config.grading)
     benchmarks = [
-        load_benchmark(
-            path,
-            limit=options.limit,
-            needs_answer=grader_needs_answer(config.grading),
-            trained_on=config.data,
-        )
+        load_benchmark(path, limit=options.limit, needs_answer=needs_answer, trained_on=config.data)
         for path in options.paths
     ]
     changes = protocol_differences(config, protocol)
@@ -171,13 +167,8 @@ def _validate_task(
 
         def open_store() -> list[tuple[Problem, int]]:
             config = validation.config
-            opened = open_task(
-                policy,
-                task,
-                model=config.model.path,
-                engine=config.rollout.engine,
-                conversation=config.conversation,
-            )
+            named = {"model": config.model.path, "engine": config.rollout.engine}
+            opened = open_task(policy, task, **named, conversation=config.conversation)
             stores.append(stack.enter_context(opened))
             return stores[0].missing
 

@@ -87,9 +87,7 @@ class Grade:
 
     @property
     def comment(self) -> str:
-        """What was said of the completion: the feedback, or why it is not right; "" after a
-        failure.
-        """
+        """The feedback, or why the completion is not right; "" after a failure."""
         if self.failed:
             return ""
         if self.feedback or self.correct or self.reward is None:

@@ -17,12 +17,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tenacity import (
-    AsyncRetrying,
-    stop_after_attempt,
-    stop_after_delay,
-    wait_random_exponential,
-)
+from tenacity import AsyncRetrying, stop_after_attempt, stop_after_delay, wait_random_exponential
 
 from paint.config.metric_records import record_of
 from paint.core.background import Background
@@ -30,8 +25,8 @@ from paint.core.credentials import hide_values, redact
 from paint.core.errors import format_short, replace_surrogates
 from paint.core.user_code import call_user_code, describe_error, user_code
 from paint.grading.contract import Grade, Grader, Item
-from paint.grading.processes import UNREADABLE, CallResult, Pool, to_plain
-from strictgrade.processes import REASON_CHARACTERS, Arguments
+from paint.grading.processes import UNREADABLE, Pool, to_plain
+from strictgrade.processes import REASON_CHARACTERS, Arguments, Returned
 
 # Between the attempts of a call that waits. A pause is random, up to a bound which doubles.
 FIRST_PAUSE_SECONDS = 1.0
@@ -55,8 +50,7 @@ class AsyncCalls:
         # One loop for all calls: the function's client may keep connections, which belong to it.
         self._background: Background | None = None
 
-    def call(self, calls: Sequence[Arguments]) -> list[CallResult]:
-        """Return the results in the order of the calls."""
+    def call(self, calls: Sequence[Arguments]) -> list[Returned]:
         if self._background is None:
             self._background = Background("grading")
         return self._background.run(self._call_all(calls))
@@ -67,17 +61,17 @@ class AsyncCalls:
             self._background.close()
             self._background = None
 
-    async def _call_all(self, calls: Sequence[Arguments]) -> list[CallResult]:
+    async def _call_all(self, calls: Sequence[Arguments]) -> list[Returned]:
         slots = asyncio.Semaphore(self._concurrency)
 
-        async def one(arguments: Arguments) -> CallResult:
+        async def one(arguments: Arguments) -> Returned:
             # One slot for all attempts and pauses, so an endpoint that fails gets fewer calls.
             async with slots:
                 return await self._call(arguments)
 
         return await asyncio.gather(*map(one, calls))
 
-    async def _call(self, arguments: Arguments) -> CallResult:
+    async def _call(self, arguments: Arguments) -> Returned:
         retrying = AsyncRetrying(
             stop=stop_after_attempt(ATTEMPTS) | stop_after_delay(self._timeout),
             wait=wait_random_exponential(FIRST_PAUSE_SECONDS, max=LONGEST_PAUSE_SECONDS),
@@ -89,9 +83,9 @@ class AsyncCalls:
             )
             # Through JSON, as from a process: all functions give the same types.
             with user_code():
-                return CallResult(json.loads(json.dumps(value, default=to_plain)))
+                return Returned(json.loads(json.dumps(value, default=to_plain)))
         except Exception as failure:
-            return CallResult(error=describe_error(failure))
+            return Returned(error=describe_error(failure))
 
     async def _called(self, arguments: Arguments) -> Any:
         # An object's async __call__ is no coroutine function; this is one.
@@ -122,15 +116,15 @@ class FunctionGrader(Grader):
             grades.append(to_grade(result, f"{self._name}, row {item.row.get('id', '')}"))
         return grades
 
-    def _call_for_all(self, items: Sequence[Item]) -> list[CallResult]:
+    def _call_for_all(self, items: Sequence[Item]) -> list[Returned]:
         texts = [item.text for item in items]
         rows = [dict(item.row) for item in items]
         [result] = self._caller.call([(texts, rows)])
         if not result.error:
             try:
-                return [CallResult(value) for value in read_batch(result.value, len(items))]
+                return [Returned(value) for value in read_batch(result.value, len(items))]
             except ValueError as error:
-                result = CallResult(error=f"{self._name}: returned {error}"[:REASON_CHARACTERS])
+                result = Returned(error=f"{self._name}: returned {error}"[:REASON_CHARACTERS])
         # Its error is that of each.
         return [result] * len(items)
 
@@ -160,7 +154,7 @@ def takes_batch(function: Callable[..., Any]) -> bool:
     return parameters[:1] == ["completions"]
 
 
-def to_grade(result: CallResult, place: str) -> Grade:
+def to_grade(result: Returned, place: str) -> Grade:
     """Return the grade of a call's result; ``place`` begins the message on what is no grade."""
     if result.error:
         return Grade(None, result.error, failed=True)

@@ -37,22 +37,8 @@ FORMS = {"math": r"\boxed", "code": "```"}
 
 
 def needs_answer(grader: str) -> bool:
-    """Return whether the grader of this name compares with a gold answer."""
     # A function of the user's own may need none.
     return grader in WITH_ANSWER
-
-
-def describe_other_form(graders: Sequence[str], prompt: str) -> str:
-    """Return a line where a prompt asks for another form of answers than graders read, or ""."""
-    read = {name: FORMS[name] for name in graders if name in FORMS}
-    asked = [form for form in FORMS.values() if form in prompt]
-    if not read or not asked or any(form in asked for form in read.values()):
-        return ""
-    forms = " and ".join(read.values())
-    return (
-        f"the student's prompt asks for {' and '.join(asked)}, and grading.grader "
-        f"{', '.join(read)} reads {forms}: set prompts.student, or another grading.grader"
-    )
 
 
 def open_grader(grading: GradingConfig) -> Grader:

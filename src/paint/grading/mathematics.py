@@ -49,14 +49,8 @@ class MathGrader(Grader):
             else:
                 reason = why_no_answer(item.text, item.tags, truncated=item.truncated)
             is_right_anywhere = anywhere is not None and next(reasons) == "right"
-            grades.append(
-                Grade(
-                    float(reason == "right"),
-                    reason,
-                    answer=answer,
-                    metrics={LENIENT: float(is_right_anywhere)},
-                )
-            )
+            metrics = {LENIENT: float(is_right_anywhere)}
+            grades.append(Grade(float(reason == "right"), reason, answer=answer, metrics=metrics))
         return grades
 
     def equal(self, pairs: Sequence[tuple[str, str]]) -> list[bool]:
@@ -68,6 +62,3 @@ class MathGrader(Grader):
 
     def close(self) -> None:
         self._comparer.close()
-
-    def __enter__(self) -> "MathGrader":
-        return self

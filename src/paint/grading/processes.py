@@ -21,21 +21,13 @@ from paint.core.extensions import NO_OPTIONS, bind_options, is_importable, load_
 from paint.core.trust import begin_call, vouch_for
 from paint.core.user_code import describe_error, user_code
 from strictgrade import processes
-from strictgrade.processes import Arguments, ProcessError
+from strictgrade.processes import Arguments, ProcessError, Returned
 
 PICKLED = "pickle:"
 UNREADABLE = "__unreadable__"  # key of what ``to_plain`` makes
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class CallResult:
-    """What a call returned, as JSON takes it, or why it returned nothing."""
-
-    value: Any = None
-    error: str = ""
-
-
-class Pool:
+class Pool(processes.Pool):
     """Workers that call a user's function, for one thread at a time; they start when needed.
 
     Args:
@@ -53,32 +45,24 @@ class Pool:
         workers: int | None = None,
         table: Mapping[str, Any] = NO_OPTIONS,
     ) -> None:
-        self._pool = processes.Pool(
-            f"{__name__}:open_function",
-            deadline=deadline,
-            workers=workers,
-            setup=(_portable(function), dict(table)),
-        )
+        opens, setup = f"{__name__}:open_function", (_portable(function), dict(table))
+        super().__init__(opens, deadline=deadline, workers=workers, setup=setup)
 
     def start(self) -> None:
         """Import the function in a process of its own, while others go on."""
         with worker_errors():
-            self._pool.start()
+            super().start()
 
-    def call(self, calls: Sequence[Arguments]) -> list[CallResult]:
+    def call(self, calls: Sequence[Arguments]) -> list[Returned]:
         """Return the results in the order of the calls. Raises PaintError if no worker starts."""
         with worker_errors():
-            found = self._pool.call(calls)
+            found = super().call(calls)
         results = []
         for returned in found:
-            if returned.error:  # the call was ended
-                results.append(CallResult(error=returned.error))
-            else:
-                results.append(CallResult(**returned.value))
+            if not returned.error:  # the call was not ended
+                returned = Returned(**returned.value)
+            results.append(returned)
         return results
-
-    def close(self) -> None:
-        self._pool.close()
 
 
 @contextmanager
@@ -91,7 +75,7 @@ def worker_errors() -> Iterator[None]:
 
 
 def open_function(name: str, table: Mapping[str, Any]) -> Callable[..., dict[str, Any]]:
-    """Return a user's function with its options, whose calls return the fields of a CallResult."""
+    """Return a user's function with its options, whose calls return the fields of Returned."""
     function = bind_options(_load(name), table, "grading.options", "grading.grader")
 
     def call(*arguments: Any) -> dict[str, Any]:

@@ -40,7 +40,7 @@ NOTES = {
     "beside": (
         "is judged beside its code, since its tests need the code's module; there code can forge "
         "its verdict (docs/how-to/grade-code.md#beside)"
-    ),
+    )
 }
 """What a user should know of rows by the place of their tests."""
 
@@ -142,8 +142,11 @@ class CodeGrader(Grader):
         return [RowCheck(trial.fault, NOTES.get(trial.place, "")) for trial in self._try_rows(rows)]
 
     def _job(self, row: Mapping[str, Any]) -> Job:
+        tests = row.get(self.options.tests_field)
+        if isinstance(tests, list | tuple):
+            tests = "\n".join(map(str, tests))
         fields = {name: str(row.get(name, "")) for name in ("problem", "entry_point")}
-        return {"tests": tests_of(row, self.options.tests_field), **fields}
+        return {"tests": tests if isinstance(tests, str) else "", **fields}
 
     def _try_rows(self, rows: Sequence[Mapping[str, Any]]) -> list[Trial]:
         """Where the tests of each row are run, as its own solution shows; each row is tried once.
@@ -242,14 +245,6 @@ class CodeGrader(Grader):
             head = f"This test failed: {test}"[:QUOTED_CHARACTERS] + "\n" if test else ""
             quoted.append(head + said[:QUOTED_CHARACTERS])
         return Grade(share, f"{reason}: {failures[0].kind}", feedback="\n\n".join(quoted))
-
-
-def tests_of(row: Mapping[str, Any], field: str) -> str:
-    """Return the tests of a row as one text; "" where it has none."""
-    tests = row.get(field)
-    if isinstance(tests, list | tuple):
-        tests = "\n".join(map(str, tests))
-    return tests if isinstance(tests, str) else ""
 
 
 def _ended_by(status: int, memory_mb: int) -> tuple[str, str]:

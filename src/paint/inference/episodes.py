@@ -17,10 +17,11 @@ from paint.core.extensions import build_options
 from paint.core.user_code import call_in_thread, call_user_code, describe_error, user_code
 from paint.grading.contract import Grade
 from paint.grading.functions import to_grade
-from paint.grading.processes import CallResult, to_plain
+from paint.grading.processes import to_plain
 from paint.inference.environment import ChatMessage
 from paint.inference.environment_results import TOKENS, limited_text, read_messages, result_text
 from paint.resolve.environments import SETTING, load_environment, load_tool, methods_of, tool_name
+from strictgrade.processes import Returned
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ class Episode:
             feedback = limited_text(feedback, self.tokens, "the feedback")
         given = {"reward": reward, "feedback": feedback}
         # Through JSON, as what a grader's function returns: the same types are a reward.
-        return to_grade(CallResult(json.loads(json.dumps(given, default=to_plain))), SETTING)
+        return to_grade(Returned(json.loads(json.dumps(given, default=to_plain))), SETTING)
 
 
 class Episodes:

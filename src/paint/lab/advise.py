@@ -264,7 +264,6 @@ def accuracy_gradients(
 def advice_report(
     student: GradedRollouts, scores: ContextScores, answers: Mapping[str, GradedSamples]
 ) -> Report:
-    """Return the rows, tables and advice."""
     graded, rewards = student.graded, student.graded.scores
     metrics = student_metrics(graded)
     contexts = {name: metrics_of(rows, rewards) for name, rows in scores.items()}
@@ -276,7 +275,15 @@ def advice_report(
     problems, samples = rewards.shape
     columns: dict[str, tuple[str, Unit]] = {k: (head, "%") for k, head in STUDENT_METRICS.items()}
     title = f"The student: {problems} problems, {samples} rollouts each, in % with 95 % interval"
-    tables = [table_of(rows, title, columns), _context_table(rows, contexts)]
+    of_contexts: dict[str, tuple[str, Unit]] = {}
+    for metric, (head, unit, _) in CONTEXT_METRICS.items():
+        of_contexts[metric] = (head, unit)
+        of_contexts[f"{metric} less other"] = ("less another row's", "points")
+    taught = [row for row in select_rows(rows, against=...) if row.policy in contexts]
+    tables = [
+        table_of(rows, title, columns),
+        table_of(taught, "What each context would teach", of_contexts),
+    ]
     rows += answer_rows(graded, answers)
     if answers:
         tables.insert(0, _answer_table(rows, samples))
@@ -321,7 +328,6 @@ def agreed_wrong(graded: GradedSamples) -> Float[np.ndarray, " p"]:
 def context_rows(
     name: str, metrics: ContextMetrics, control: ContextMetrics | None
 ) -> list[Measurement]:
-    """Return the rows of a context."""
     rows: list[Measurement] = []
     for metric, (_, _, bounds) in CONTEXT_METRICS.items():
         values = metrics[metric]
@@ -520,15 +526,6 @@ def _flags(name: str) -> str:
     source, _, ratio = name.partition("@")
     masked = f" --context.mask-ratio-wrong {ratio} --context.mask-ratio-correct {ratio}"
     return f"--context.source {source}{masked if ratio else ''}"
-
-
-def _context_table(rows: Sequence[Measurement], contexts: Mapping[str, ContextMetrics]) -> Table:
-    chosen = [row for row in select_rows(rows, against=...) if row.policy in contexts]
-    columns: dict[str, tuple[str, Unit]] = {}
-    for metric, (head, unit, _) in CONTEXT_METRICS.items():
-        columns[metric] = (head, unit)
-        columns[f"{metric} less other"] = ("less another row's", "points")
-    return table_of(chosen, "What each context would teach", columns)
 
 
 def _answer_table(rows: Sequence[Measurement], samples: int) -> Table:

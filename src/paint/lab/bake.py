@@ -68,11 +68,11 @@ CHARTS = [
 def bake(
     run: Resolved,
     folder: Path,
-    *,
     held_out: int,
     samples: int,
     temperature: float | None = None,
     patience: int | None = None,
+    *,
     force: bool = False,
 ) -> Report:
     """Train the plain model to answer as the prompted one; print and write the report.
@@ -139,7 +139,6 @@ class FlatKl(Callback):
 
     @property
     def has_ended(self) -> bool:
-        """True if the training is at its end."""
         steps = self.patience
         if steps is None or len(self.kls) < 2 * steps:
             return False

@@ -144,12 +144,6 @@ def control_shares(results: Results) -> Float[np.ndarray, "s p"] | None:
     return None if None in control else np.array(control)
 
 
-def mean_cost(group: Results) -> tuple[float, float]:
-    """Return mean rollout tokens and training seconds over the seeds."""
-    tokens = float(np.mean([result.rollout_tokens for result in group]))
-    return tokens, float(np.mean([result.seconds for result in group]))
-
-
 @dataclass(frozen=True)
 class ComparisonScore:
     """What the results of a comparison are measured by: the mean reward, or Avg@k."""

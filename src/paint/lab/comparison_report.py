@@ -29,13 +29,7 @@ from paint.evaluation.frame import (
     to_terminal,
     write_report,
 )
-from paint.evaluation.intervals import (
-    Interval,
-    compare_seeds,
-    holm,
-    over_seeds,
-    p_value_over_seeds,
-)
+from paint.evaluation.intervals import Interval, compare_seeds, holm, over_seeds, p_value_over_seeds
 from paint.lab.checkpoint_results import (
     BASE,
     BySteps,
@@ -47,7 +41,6 @@ from paint.lab.checkpoint_results import (
     by_step,
     control_shares,
     evaluation_name,
-    mean_cost,
     score_of,
     shares,
 )
@@ -198,7 +191,8 @@ def _rows_of(
         values["completion_tokens"] = float(np.mean(lengths))
     rows: list[Measurement] = []
     if group[0].run != BASE:
-        values["rollout_tokens"], values["seconds"] = mean_cost(group)
+        values["rollout_tokens"] = float(np.mean([result.rollout_tokens for result in group]))
+        values["seconds"] = float(np.mean([result.seconds for result in group]))
         if score.is_compared:
             gain = compare_seeds(score.values(base), score.values(group))
             rows += to_measurement(name, benchmark, score.metric, gain, n, step=step, against=BASE)
@@ -227,22 +221,17 @@ def _pair_rows(
     p_values = [p_value_over_seeds(values[before], values[after]) for before, after in pairs]
     rows = []
     for (before, after), p, corrected in zip(pairs, p_values, holm(p_values), strict=True):
+        gap = compare_seeds(values[before], values[after])
+        benchmark, n = benchmark_name(last[after]), len(last[after][0].problems)
         rows += to_measurement(
-            after,
-            benchmark_name(last[after]),
-            score.metric,
-            compare_seeds(values[before], values[after]),
-            len(last[after][0].problems),
-            against=before,
-            p=p,
-            corrected_p=corrected,
+            after, benchmark, score.metric, gap, n, against=before, p=p, corrected_p=corrected
         )
     return rows
 
 
 def step_rows(layout: Layout, results: Results) -> list[Measurement]:
     """Return the rows of every checkpoint, and how far the last one of the last run is ahead."""
-    groups, score = by_step(results), score_of(results)
+    groups, score, benchmark = by_step(results), score_of(results), benchmark_name(results)
     # The untrained model has one checkpoint, at step 0.
     [base] = groups[BASE].values()
     end = groups[layout.last][max(groups[layout.last])]
@@ -254,13 +243,7 @@ def step_rows(layout: Layout, results: Results) -> list[Measurement]:
                 # Labelled by the checkpoint that is compared, so that it stands in its line.
                 lead = compare_seeds(score.values(group), score.values(end))
                 rows += to_measurement(
-                    layout.last,
-                    benchmark_name(group),
-                    LEAD,
-                    lead,
-                    step=step,
-                    group=name,
-                    against=name,
+                    layout.last, benchmark, LEAD, lead, step=step, group=name, against=name
                 )
     return rows
 
@@ -294,7 +277,11 @@ def comparison_tables(layout: Layout, rows: list[Measurement], results: Results)
             f"95 % interval; p without and with Holm's correction for {len(compared)}"
         )
         tables.append(Table(title, ["", "difference", "p", "corrected p"], cells))
-    tables.append(_settings_table(layout.last, configs))
+    settings = []
+    for name, config in configs.items():
+        settings += [[name, line] for line in differences(configs[layout.last], config)]
+    title = f"Settings of {layout.last} -> those of the others where they differ"
+    tables.append(Table(title, ["", "setting"], settings))
     seeds = [row for row in select_rows(rows, group=...) if row.group.startswith("seed ")]
     by_seed: dict[str, tuple[str, Unit]] = {row.group: (row.group, score.unit) for row in seeds}
     if len(by_seed) > 1:
@@ -307,17 +294,6 @@ def _column(row: Measurement) -> str:
     if row.against == BASE and row.metric not in (CONTROL, LEAD):
         return "gain"
     return row.metric
-
-
-def _settings_table(last: str, configs: Mapping[str, Config]) -> Table:
-    rows = [
-        [name, line]
-        for name, config in configs.items()
-        for line in differences(configs[last], config)
-    ]
-    return Table(
-        f"Settings of {last} -> those of the others where they differ", ["", "setting"], rows
-    )
 
 
 def step_tables(layout: Layout, rows: list[Measurement], results: Results) -> list[Table]:

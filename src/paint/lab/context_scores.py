@@ -120,11 +120,7 @@ def student_task(
 
 
 def collect(
-    policy: Policy,
-    run: Resolved,
-    tasks: Sequence[EvalTask],
-    folder: Path,
-    display: Display,
+    policy: Policy, run: Resolved, tasks: Sequence[EvalTask], folder: Path, display: Display
 ) -> list[GradedRollouts]:
     """Generate the missing rollouts of some tasks, grade all, and return those of each task.
 
@@ -135,13 +131,7 @@ def collect(
         conversation = ONE_TURN
     collected = []
     with collect_samples(
-        policy,
-        run.config.model,
-        run.rollout,
-        tasks,
-        folder,
-        display,
-        conversation=conversation,
+        policy, run.config.model, run.rollout, tasks, folder, display, conversation=conversation
     ) as stores:
         with open_grader(grading) as grader:
             graded = [grade(store, grader, grading, display) for store in stores]
@@ -322,9 +312,7 @@ def _states(policy: Policy, rows: Sequence[Sequence[TurnPart]]) -> Sequence[Tens
     return torch.split(states, [sum(len(ids) for _, ids in row) for row in rows])
 
 
-def _split(
-    rows: Sequence[Sequence[TurnPart]],
-) -> tuple[list[Sequence[int]], list[Sequence[int]]]:
+def _split(rows: Sequence[Sequence[TurnPart]]) -> tuple[list[Sequence[int]], list[Sequence[int]]]:
     parts = [part for row in rows for part in row]
     return [prompt for prompt, _ in parts], [ids for _, ids in parts]
 

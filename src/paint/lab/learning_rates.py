@@ -21,12 +21,7 @@ import numpy as np
 from jaxtyping import Float
 
 from paint.config.collapse import collapse_warnings
-from paint.config.run_folder import (
-    latest_checkpoint,
-    read_history,
-    read_metrics,
-    step_of,
-)
+from paint.config.run_folder import latest_checkpoint, read_history, read_metrics, step_of
 from paint.config.schema import ConfigError, DataConfig, ValidationConfig
 from paint.core.display import Display
 from paint.core.distributed import require_one_process
@@ -267,7 +262,7 @@ def rates_report(trials: Sequence[RateTrial], steps: int, recipe: str) -> Report
 
 def _trial_rows(trial: RateTrial, before: RateTrial) -> list[Measurement]:
     graded = trial.graded
-    if trial.kl is None or graded is None:
+    if trial.kl is None or before.kl is None or graded is None:
         return []
     name, n = trial.name, len(trial.kl)
     metric = "accuracy" if graded.has_verdicts else "rollout_reward"
@@ -276,17 +271,10 @@ def _trial_rows(trial: RateTrial, before: RateTrial) -> list[Measurement]:
     rows = to_measurement(name, HELD_OUT, "kl", kl, n)
     rows += to_measurement(name, HELD_OUT, metric, mean_reward(graded.scores), n)
     if trial is not before:
-        kl_gain, gain = kl_less_before(trial, before), _gain(trial, before)
-        rows += to_measurement(name, HELD_OUT, "kl", kl_gain, n, against=BEFORE)
-        rows += to_measurement(name, HELD_OUT, metric, gain, n, against=BEFORE)
+        less = mean(trial.kl - before.kl)  # problem by problem
+        rows += to_measurement(name, HELD_OUT, "kl", less, n, against=BEFORE)
+        rows += to_measurement(name, HELD_OUT, metric, _gain(trial, before), n, against=BEFORE)
     return rows + to_measurement(name, HELD_OUT, "truncated", truncated_share(graded), n)
-
-
-def kl_less_before(trial: RateTrial, before: RateTrial) -> Interval:
-    """Return the KL of a trial less that of the base model, problem by problem."""
-    assert trial.kl is not None
-    assert before.kl is not None
-    return mean(trial.kl - before.kl)
 
 
 def _gain(trial: RateTrial, before: RateTrial) -> Interval | None:
@@ -300,7 +288,9 @@ def rate_lines(trials: Sequence[RateTrial], recipe: str) -> list[str]:
     before, chosen = trials[0], nearest(trials)
     if chosen is None:
         return ["none: the student of every rate collapsed; try smaller ones (--rates)"]
-    less = kl_less_before(chosen, before)
+    assert chosen.kl is not None
+    assert before.kl is not None
+    less = mean(chosen.kl - before.kl)
     form = "+.3g"
     if not less.high < 0:
         line = (
@@ -316,7 +306,6 @@ def rate_lines(trials: Sequence[RateTrial], recipe: str) -> list[str]:
         f"with the settings of this call: `paint train {recipe} --train.learning-rate "
         f"{chosen.name}`",
     ]
-    assert chosen.kl is not None
     alike = []
     for trial in trials[1:]:
         if trial is chosen or trial.collapsed or trial.kl is None:

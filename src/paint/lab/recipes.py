@@ -16,12 +16,7 @@ from paint.config.recipe import (
 from paint.config.schema import Config, LogConfig
 from paint.core.errors import ConfigError, naming
 from paint.data.contexts import with_source
-from paint.lab.sweep import (
-    distinct_names,
-    names_of,
-    row_name,
-    sweep_combinations,
-)
+from paint.lab.sweep import distinct_names, names_of, row_name, sweep_combinations
 from paint.resolve.check import Resolved, check_config
 
 SHARED = (
@@ -67,7 +62,12 @@ def read_recipes(
         label = f"{name}-{source.replace('_', '-')}"
         runs.insert(-1, (label, _checked(label, control)))
     require_shared([(name, run.config) for name, run in runs])
-    _require_different(runs)
+    for (name, run), (other_name, other) in combinations(runs, 2):
+        if run.config == other.config:
+            raise ConfigError(
+                f"{name} and {other_name} have the same settings, so their rows would be equal; "
+                f"leave one out"
+            )
     return runs
 
 
@@ -131,12 +131,3 @@ def _checked(name: str, config: Config, stored: str = "") -> Resolved:
     if stored and run.learns_off_policy:
         return _checked(name, config.changed("rollout", engine="stored", stored=stored))
     return run
-
-
-def _require_different(runs: Sequence[tuple[str, Resolved]]) -> None:
-    for (name, run), (other_name, other) in combinations(runs, 2):
-        if run.config == other.config:
-            raise ConfigError(
-                f"{name} and {other_name} have the same settings, so their rows would be equal; "
-                f"leave one out"
-            )

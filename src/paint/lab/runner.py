@@ -293,50 +293,39 @@ def _run(
         trained_on = str(read_run_json(run_folder)["problems"])
     graded = _evaluate(run, checkpoints, folder, protocol, display)
     display.note(f"{run.label} took {format_duration(monotonic() - began)}")
-    return [
-        _result(run, step, history[:step], protocol, trained_on, *samples)
-        for step, samples in graded.items()
-    ]
-
-
-def _result(
-    run: ExperimentRun,
-    step: int,
-    history: Sequence[Mapping[str, float]],
-    protocol: EvalProtocol,
-    trained_on: str,
-    samples: GradedSamples,
-    control: GradedSamples | None = None,
-) -> CheckpointResult:
-    # The clocks of the steps: start-up and work lost to a kill are not a method's cost.
-    seconds = 0.0
-    for row in history:
-        for name, value in row.items():
-            if name.startswith("seconds_") and name != "seconds_left":
-                seconds += value
-    shares = rewards = None
-    if control is not None:
-        shares = (control.correct & control.graded).mean(axis=1).tolist()
-    if samples.rewards is not None:
-        means = mean_of_samples(samples.rewards).tolist()
-        rewards = [None if math.isnan(mean) else mean for mean in means]  # JSON has no NaN
-    return CheckpointResult(
-        run=run.name,
-        seed=run.seed,
-        config=to_table(run.config),
-        protocol=protocol.table,
-        trained_on=trained_on,
-        steps=step,
-        rollout_tokens=round(sum(row["rollout_tokens"] for row in history)),
-        seconds=seconds,
-        problems=samples.problems,
-        right=(samples.correct & samples.graded).sum(axis=1).tolist(),
-        answer_tokens=float(samples.tokens.mean()),
-        graded=None if samples.graded.all() else samples.graded.sum(axis=1).tolist(),
-        rewards=rewards,
-        has_shares=are_shares(samples.scores),
-        control=shares,
-    )
+    results = []
+    for step, (samples, *controls) in graded.items():
+        # The clocks of the steps: start-up and work lost to a kill are not a method's cost.
+        seconds = 0.0
+        for row in history[:step]:
+            for name, value in row.items():
+                if name.startswith("seconds_") and name != "seconds_left":
+                    seconds += value
+        shares = rewards = None
+        for control in controls:  # one or none
+            shares = (control.correct & control.graded).mean(axis=1).tolist()
+        if samples.rewards is not None:
+            means = mean_of_samples(samples.rewards).tolist()
+            rewards = [None if math.isnan(mean) else mean for mean in means]  # JSON has no NaN
+        result = CheckpointResult(
+            run=run.name,
+            seed=run.seed,
+            config=to_table(run.config),
+            protocol=protocol.table,
+            trained_on=trained_on,
+            steps=step,
+            rollout_tokens=round(sum(row["rollout_tokens"] for row in history[:step])),
+            seconds=seconds,
+            problems=samples.problems,
+            right=(samples.correct & samples.graded).sum(axis=1).tolist(),
+            answer_tokens=float(samples.tokens.mean()),
+            graded=None if samples.graded.all() else samples.graded.sum(axis=1).tolist(),
+            rewards=rewards,
+            has_shares=are_shares(samples.scores),
+            control=shares,
+        )
+        results.append(result)
+    return results
 
 
 def refuse_other_settings(run_folder: Path, config: Config) -> None:
@@ -374,13 +363,8 @@ def train_run(
         ):
             shown = RunDisplay(log, counter, run.label)
             shown.trainings, display.trainings = display.trainings, 1  # the first speaks for all
-            train(
-                check_training(config),
-                run_folder,
-                resume=has_begun,
-                display=shown,
-                callbacks=callbacks,
-            )
+            checked = check_training(config)
+            train(checked, run_folder, resume=has_begun, display=shown, callbacks=callbacks)
     except Interrupted as stopped:
         message = f"stopped in {run.label}, and saved; the same command resumes"
         raise Interrupted(message, stopped.signal_number) from None
@@ -405,13 +389,9 @@ def _evaluate(
     samples_folder = folder / "evaluation" / f"seed-{run.seed}"
 
     # The base, once; the checkpoints' weights are loaded into it one after the other.
-    conversation = run.config.conversation
+    rollout, conversation = protocol.rollout, run.config.conversation
     policy = load_eval_policy(
-        model,
-        protocol.rollout,
-        seed=run.seed,
-        prompts=run.config.prompts,
-        conversation=conversation,
+        model, rollout, seed=run.seed, prompts=run.config.prompts, conversation=conversation
     )
     prompt_sets = [
         deployment_prompts(policy, benchmark.problems, thinking=protocol.thinking)
@@ -427,15 +407,10 @@ def _evaluate(
             store = samples_folder / name / benchmark.name
             tasks.append(EvalTask(store, benchmark.problems, prompts, sampling, trained))
 
+    place = samples_folder / run.name
     with (
         collect_samples(
-            policy,
-            model,
-            protocol.rollout,
-            tasks,
-            samples_folder / run.name,
-            display,
-            conversation=conversation,
+            policy, model, rollout, tasks, place, display, conversation=conversation
         ) as stores,
         open_grader(run.config.grading) as grader,
     ):

@@ -31,9 +31,7 @@ from paint.grading.graders import find_grader, open_grader
 from paint.models.lengths import chunks, spaced
 from paint.models.model_errors import REASON, PromptError, chat_errors
 from paint.models.policy import load_tokenizer
-from paint.models.prompts import (
-    ViewWriter,
-)
+from paint.models.prompts import ViewWriter
 from paint.models.references import Reference, describe_changes, fit_reference
 from paint.resolve.check import Resolved
 from paint.training.row_prompts import LONGEST, RowPrompts, measure_rows, rows_to_count
@@ -106,8 +104,8 @@ class FileCheck:
 def check_file(run: Resolved, *, display: Display | None = None) -> FileCheck:
     """Validate all rows of `data.path`, or up to `data.limit` valid ones.
 
-    Raises DataError if the source cannot be
-    read or is empty, PolicyError if the tokenizer has no working chat template.
+    Raises DataError if the source cannot be read or is empty, PolicyError if the tokenizer has no
+    working chat template.
     """
     display, config = display or Display(), run.config
     tokenizer = load_tokenizer(config.model.path)
@@ -222,9 +220,7 @@ def _check_prompts(
 
 
 def _keep_lengths(
-    check: FileCheck,
-    tokenizer: PreTrainedTokenizerBase,
-    rows: Sequence[tuple[Problem, RowPrompts]],
+    check: FileCheck, tokenizer: PreTrainedTokenizerBase, rows: Sequence[tuple[Problem, RowPrompts]]
 ) -> None:
     """Keep the lengths of the first rows, ``check.measured``, and the longest of all."""
     lengths = {
@@ -240,10 +236,7 @@ def _keep_lengths(
 
 
 def _check_thoughts(
-    run: Resolved,
-    tokenizer: PreTrainedTokenizerBase,
-    problems: Sequence[Problem],
-    check: FileCheck,
+    run: Resolved, tokenizer: PreTrainedTokenizerBase, problems: Sequence[Problem], check: FileCheck
 ) -> list[Problem]:
     """Note how SFT changes the thoughts of solutions, and return the rows that the run takes."""
     with chat_errors():

@@ -101,10 +101,7 @@ Trust = Annotated[
 
 Seeds = Annotated[Count, "Trainings of each row, each with its own seed, at least 1."]
 
-Samples = Annotated[
-    Count,
-    "Samples per problem: the k of Avg@k (paper: Experimental Details, 12).",
-]
+Samples = Annotated[Count, "Samples per problem: the k of Avg@k (paper: Experimental Details, 12)."]
 
 EveryCheckpoint = Annotated[
     bool,

@@ -82,7 +82,10 @@ def configure(config: Config, folder: Path, sections: Mapping[str, Any]) -> tupl
 def rows_of(data: Any) -> Any:
     """Return the rows of an argument for the section data; None where it names none, or a place."""
     path = _data_section(data).get("path")
-    if isinstance(path, str | Path) or _are_sources(path):
+    several = [path]
+    if isinstance(path, list | tuple) and path:
+        several = list(path)
+    if all(isinstance(one, str | Path) for one in several):
         return None
     return path
 
@@ -174,12 +177,6 @@ def is_columns(data: Any) -> bool:
     if not isinstance(data, Mapping) or not data or "path" in data:
         return False
     return all(hasattr(value, "__len__") and not isinstance(value, str) for value in data.values())
-
-
-def _are_sources(data: Any) -> bool:
-    if not isinstance(data, list | tuple) or not data:
-        return False
-    return all(isinstance(one, str | Path) for one in data)
 
 
 def _cell(value: Any, field_name: str, row: int) -> Any:

@@ -280,24 +280,16 @@ def frame_of_results(results: Sequence[Any]) -> "pd.DataFrame":
 
 def setting_columns(configs: Sequence[Config | None], *, left_out: str) -> list[dict[str, Any]]:
     """Return the settings in which configs differ, for each; {} for None. Lists become text."""
-    present = [config for config in configs if config is not None]
-    varied = varied_settings(present)
+    varied = varied_settings([config for config in configs if config is not None])
     varied.pop(left_out, None)
-    rows: list[dict[str, Any]] = []
-    place = 0  # in ``present``
-    for config in configs:
-        row = {}
-        if config is not None:
-            row = {name: _cell_text(values[place]) for name, values in varied.items()}
-            place += 1
-        rows.append(row)
+    rows: list[dict[str, Any]] = [{} for _ in configs]
+    present = [row for row, config in zip(rows, configs, strict=True) if config is not None]
+    for name, values in varied.items():
+        for row, value in zip(present, values, strict=True):
+            if isinstance(value, list):
+                value = ", ".join(map(str, value))
+            row[name] = value
     return rows
-
-
-def _cell_text(value: Any) -> Any:
-    if isinstance(value, list):
-        return ", ".join(map(str, value))
-    return value
 
 
 def write_page_of(
