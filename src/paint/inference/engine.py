@@ -45,8 +45,6 @@ STORED = "stored"  # source of completions that were sampled before the run (pai
 
 @dataclass(frozen=True)
 class Turn:
-    """A turn of the student in a conversation."""
-
     prompt: list[int]  # token ids of the conversation so far
     length: int  # tokens that were sampled after it
     after: int  # messages of the conversation before it, without those of the first prompt
@@ -92,7 +90,6 @@ class Completion:
 
     @property
     def conversation_grade(self) -> Grade | None:
-        """What the environment of a conversation gave it."""
         return self.conversation.grade if self.conversation else None
 
     def after(self, prompts: Sequence[Sequence[int]]) -> list[TurnPart]:

@@ -89,7 +89,6 @@ class JointLayer:
             column += part.rank
 
     def forward(self, x: Float[Tensor, "*rows i"]) -> tuple[Tensor, ...]:
-        """Return the outputs of all layers."""
         joint = linear(x, self.weight, self.bias)
         size = sum(self.sizes)
         y = joint[..., :size]

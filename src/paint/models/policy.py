@@ -135,7 +135,6 @@ class Policy:
 
     @property
     def summary(self) -> str:
-        """Its conventions, linear layers, dropout and range of rope, in one line."""
         base = self.base
         parts = [self.conventions.line(), f"linear layers {' '.join(linear_layers(base))}"]
         rates = [f"{name} {rate:g}" for name, rate in dropout_rates(base).items()]
@@ -170,7 +169,6 @@ class Policy:
 
     @property
     def tuning(self) -> Literal["lora", "full"]:
-        """Train mode: an adapter, or every weight."""
         if isinstance(self.model, peft.PeftModel):
             return "lora"
         return "full"
@@ -231,7 +229,6 @@ class Policy:
 
     @property
     def writer(self) -> views.ViewWriter:
-        """What writes the texts of its prompts."""
         modes = self.student_thinking, self.teacher_thinking
         return views.ViewWriter(
             self.tokenizer, self.prompts, *modes, day=self.conventions.date, tools=self.tools

@@ -154,14 +154,7 @@ def run_training(
         # Here, since it imports torch, which takes seconds: errors in settings are reported before.
         from paint.training import trainer
 
-        trainer.train(
-            run,
-            folder,
-            rows=rows,
-            resume=recipe is None,
-            callbacks=callbacks,
-            note=note,
-        )
+        trainer.train(run, folder, rows=rows, resume=recipe is None, callbacks=callbacks, note=note)
 
     if not gpus:
         with _interruption_named(folder):
@@ -183,11 +176,7 @@ def _interruption_named(folder: Path) -> Iterator[None]:
 
 
 def train_on(
-    gpus: int,
-    run: Resolved,
-    folder: Path,
-    recipe: Path | None,
-    train: Callable[[Resolved], None],
+    gpus: int, run: Resolved, folder: Path, recipe: Path | None, train: Callable[[Resolved], None]
 ) -> int:
     """Train on so many GPUs, and return the exit status; one rank is ``train`` in this process."""
     # A resumed run keeps the engine that run.json has.
