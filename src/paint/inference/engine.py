@@ -112,11 +112,7 @@ LOWEST_LOG_PROB = -700.0  # nats; exp of less is no float any more, and no token
 
 
 def completion_fault(completion: Completion, vocabulary: int) -> str:
-    """Return why a completion is invalid, as a clause for a message; "" if it is valid.
-
-    Args:
-        vocabulary: number of token ids of the model.
-    """
+    """Return why a completion is invalid, as a clause for a message; "" if it is valid."""
     ids, log_probs = completion.ids, completion.log_probs
     if not ids:
         return "has no token"

@@ -14,7 +14,6 @@ import torch
 from jaxtyping import Float
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM
 
 from paint.core import storage
 from paint.core.errors import wrap_errors
@@ -27,6 +26,7 @@ from paint.models.weights import (
     load_trained,
     not_finite,
     plain_weights,
+    read_model,
     require_finite_weights,
     save_model,
 )
@@ -158,14 +158,7 @@ def merged_difference(folder: Path, merged: Merged) -> float:
     written, and where log-probs differ from the policy's by more than rounding.
     """
     with wrap_errors(READ, PolicyError, _SMALLER):
-        model, loading = AutoModelForCausalLM.from_pretrained(
-            folder,
-            attn_implementation=merged.attention,
-            local_files_only=True,
-            output_loading_info=True,
-            trust_remote_code=False,
-        )
-    missing = {*loading["missing_keys"], *(name for name, *_ in loading["mismatched_keys"])}
+        model, missing = read_model(folder, attn_implementation=merged.attention)
     if missing:
         raise PolicyError(f"{READ} it lacks {min(missing)} ({len(missing)} weights in all)")
     for name, value in model.state_dict().items():
