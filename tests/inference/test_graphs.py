@@ -57,7 +57,7 @@ def captured(monkeypatch: pytest.MonkeyPatch) -> list[Graph]:
     def on_gpu(self: Any, *arguments: Any, **options: Any) -> None:
         sampler(self, *arguments, **options)
         state = (*self.slots.state, self.too_few)
-        self.step = GraphedStep(state, *arguments[4:6], enabled=True)
+        self.step = GraphedStep(state, arguments[4], enabled=True)
 
         def tensors() -> list[Tensor]:
             buffers = [b for layer in self.decoder.cache.layers for b in layer.buffers]
@@ -109,7 +109,7 @@ class Counter:
     def __init__(self) -> None:
         self.value, self.calls = torch.zeros(2), 0
         self.notes: list[str] = []
-        self.graphed = GraphedStep([self.value], self.notes.append, self.notes.append, enabled=True)
+        self.graphed = GraphedStep([self.value], self.notes.append, enabled=True)
 
     def step(self) -> None:
         self.calls += 1
@@ -214,7 +214,7 @@ def test_generate_drops_graphs_when_a_prefill_moves_buffers(
     monkeypatch.setattr(local, "FEWEST", 2)
     short = policy.student_prompt(problems[0].problem)
     sampling = dataclasses.replace(SAMPLING, max_new_tokens=20)
-    sampler = local._Sampler(policy, sampling, 2, 320, print, print)
+    sampler = local._Sampler(policy, sampling, 2, 320, print)
     assert isinstance(sampler.decoder, StaticDecoder)
     first, long = (SlotRow(i, tuple(ids), i) for i, ids in enumerate([short, (short * 20)[:300]]))
     with torch.no_grad():
@@ -231,7 +231,7 @@ def test_generate_drops_graphs_when_a_prefill_moves_buffers(
 
 def test_agreement_allows_rounding_of_log_probs_only() -> None:
     ids, log_probs = torch.tensor([3, 5]), torch.tensor([-1.0, -2.0])
-    step = GraphedStep([ids, log_probs], print, print, enabled=False)
+    step = GraphedStep([ids, log_probs], print, enabled=False)
     assert step.agrees([ids, log_probs + graphs.ATOL / 2])
     assert not step.agrees([ids, log_probs + 2 * graphs.ATOL])
     assert not step.agrees([ids + torch.tensor([0, 1]), log_probs])

@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from inspect import Parameter
-from types import NoneType
+from types import GenericAlias, NoneType
 from typing import Annotated, Any, get_args, get_origin
 
 from paint.cli.help import parameter_helps, print_help, print_option_help
@@ -16,13 +16,7 @@ from paint.cli.reader import Flag, Words, positional_values, read_words, setting
 from paint.commands import Command, parameters_of, plain_type
 from paint.commands.api.arguments import ByName, SettingsOf, Spelled, TakesRun
 from paint.commands.api.configure import open_recipe
-from paint.config.recipe import (
-    apply_settings,
-    executables_of,
-    find_recipes,
-    nested,
-    read_recipe,
-)
+from paint.config.recipe import apply_settings, executables_of, find_recipes, nested, read_recipe
 from paint.config.schema import Config, ConfigError, EvaluationConfig
 from paint.core.errors import format_short
 from paint.core.trust import UntrustedError, trust_records, vouch_for
@@ -37,15 +31,12 @@ TRUST = "trust"  # a parameter of commands that read the record of a run
 
 @dataclasses.dataclass(frozen=True)
 class Line:
-    """A line that was read."""
-
     command: Command
     parameters: Mapping[str, Any]  # that the line gives, and JSON and VERBOSE
     config: Any  # all settings, with those of the recipe; the class is the command's
     given: Mapping[str, Any]  # the settings that the line names, by section
 
     def call(self) -> Any:
-        """Call the command's function with what is given."""
         named = dict(self.parameters)
         if settings_type(self.command) is not None:
             named |= self.given
@@ -64,7 +55,6 @@ class Line:
 
 
 def find_command(line: Sequence[str], commands: Mapping[str, Command]) -> Command | None:
-    """Return the command that the first one or two words name."""
     return commands.get(" ".join(line[:2])) or commands.get(" ".join(line[:1]))
 
 
@@ -180,16 +170,12 @@ def read_as(kind: Any) -> Any:
     """
     members = get_args(kind)
     if get_origin(kind) is Sequence:
-        return _several(read_as(members[0]))
+        return GenericAlias(tuple, (read_as(members[0]), ...))
     read: Any = str if kind is Any or str in members else kind
     for member in members:
         if get_origin(member) is Sequence:  # one or several: the line always gives several
             read = read_as(member)
     return read | None if NoneType in members else read
-
-
-def _several(kind: Any) -> Any:
-    return tuple[kind, ...]  # in a function, as type checkers take no variable for a type
 
 
 def settings_type(command: Command) -> Any:

@@ -12,12 +12,7 @@ from typing import Any, NamedTuple
 from paint.config.recipe import nearest_setting
 from paint.core.errors import ConfigError, cut, format_short
 from paint.core.extensions import OptionTable
-from paint.core.settings import (
-    convert_value,
-    require_no_secret,
-    takes_several,
-    value_of_words,
-)
+from paint.core.settings import convert_value, require_no_secret, takes_several, value_of_words
 
 _FLAG = re.compile(r"--+[A-Za-z]|-(?!inf$)[A-Za-z]")  # a negative number is none
 

@@ -35,26 +35,17 @@ LONGER = "raise rollout.max_new_tokens"
 
 @dataclass(frozen=True, slots=True)
 class CollapseWarning:
-    """A metric that leaves its band, what that may mean, and what helps, the likeliest first.
+    """A metric that leaves its band, what that may mean, and what helps, the likeliest first."""
 
-    Attributes:
-        name: as in health.stop_on.
-        is_outside: of the metric's mean over the last steps, and of its first value.
-        window: number of last steps whose mean is judged.
-        from_first: it is judged from the first step on; others are compared with it later.
-        is_lasting: each of the last steps is judged, not their mean.
-        also: of the first and of the last step, what must be met besides.
-    """
-
-    name: str
+    name: str  # as in health.stop_on
     metric: str
-    is_outside: Callable[[float, float], bool]
+    is_outside: Callable[[float, float], bool]  # of its mean over the last steps, and first value
     meaning: str
     remedies: tuple[str, ...] = (LOWER_RATE,)
-    window: int = WINDOW
-    from_first: bool = False
-    is_lasting: bool = False
-    also: Callable[[Metrics, Metrics], bool] | None = None
+    window: int = WINDOW  # last steps whose mean is judged
+    from_first: bool = False  # judged from the first step on; others are compared with it later
+    is_lasting: bool = False  # each of the last steps is judged, not their mean
+    also: Callable[[Metrics, Metrics], bool] | None = None  # besides, of first and last step
 
     def judge(self, rows: Sequence[Metrics]) -> tuple[float, float] | None:
         """Return the last mean and the first value of steps that have the metric, if it applies."""

@@ -17,30 +17,22 @@ completion, other completions of the step, or a function of the user's."""
 
 @dataclass(frozen=True, slots=True)
 class ContextSource:
-    """What is known of a source before anything is read.
-
-    Attributes:
-        shows: what the teacher reads, as help and tables say it.
-        masked: whether a share of the text is hidden.
-        is_control: whether it is read to show what another source teaches; overlap and mask ratio
-            are then those of the problem's own solution.
-        control: the control that shows the same of another row.
-        placebo: the control of about the same length that says nothing.
-        needs: what every row needs, of "solution" and "answer", or a field.
-        grade: what it shows of a grader's work: comments, or completions that are right.
-        bounded_by: what bounds the length of a text that is no row's own: the solutions of all
-            rows, or the settings context.text and context.file.
-    """
+    """What is known of a source before anything is read."""
 
     name: str
-    shows: str
+    shows: str  # what the teacher reads, as help and tables say it
     origin: Origin = "row"
-    masked: bool = True
+    masked: bool = True  # whether a share of the text is hidden
+    # It is read to show what another source teaches. Overlap and mask ratio are then those of the
+    # problem's own solution.
     is_control: bool = False
-    control: str = "other"
-    placebo: str = "placebo"
-    needs: tuple[str, ...] = ()
+    control: str = "other"  # the control that shows the same of another row
+    placebo: str = "placebo"  # the control of about the same length that says nothing
+    needs: tuple[str, ...] = ()  # of every row: "solution" and "answer", or a field
+    # What it shows of a grader's work: comments, or completions that are right.
     grade: Literal["", "comment", "verdict"] = ""
+    # What bounds the length of a text that is no row's own: the solutions of all rows, or the
+    # settings context.text and context.file.
     bounded_by: Literal["", "solution", "setting"] = ""
 
     @property

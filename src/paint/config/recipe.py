@@ -53,7 +53,6 @@ def shipped_recipes() -> list[str]:
 
 
 def shipped_folders() -> list[str]:
-    """List the names of all folders of recipes that are installed, sorted."""
     return sorted({name.rpartition("/")[0] for name in _shipped() if "/" in name})
 
 

@@ -14,13 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from paint.config.collapse import collapse_warnings
-from paint.config.recipe import (
-    WRITTEN_HINT,
-    differences,
-    executables_of,
-    from_table,
-    to_table,
-)
+from paint.config.recipe import WRITTEN_HINT, differences, executables_of, from_table, to_table
 from paint.config.schema import Config, as_paths
 from paint.core.errors import PaintError
 from paint.core.extensions import NO_OPTIONS, is_passed, option_fields
@@ -32,13 +26,7 @@ from paint.core.storage import (
     read_json,
     verify_checksums,
 )
-from paint.core.trust import (
-    Executable,
-    is_remembered,
-    read_names,
-    tell_left_out,
-    trusts_records,
-)
+from paint.core.trust import Executable, is_remembered, read_names, tell_left_out, trusts_records
 
 CHANGEABLE_ON_RESUME = {
     "train.steps",
@@ -168,7 +156,6 @@ def _input_file(folder: Path, section: str, spec: str) -> tuple[Path, Path]:
 
 
 def fixed_differences(before: Config, after: Config) -> list[str]:
-    """List the settings that differ and may not change when a run is resumed."""
     changes = differences(before, after)
     return [line for line in changes if line.split(":")[0] not in CHANGEABLE_ON_RESUME]
 
@@ -193,8 +180,6 @@ def read_metrics(folder: Path) -> list[dict[str, float]]:
 
 @dataclass(frozen=True)
 class RunStatus:
-    """A run at a glance."""
-
     name: str  # its path below the folder
     state: str  # "running", "done", "stopped", or "damaged" where a file of it cannot be read
     step: int
@@ -256,7 +241,6 @@ def checkpoints(folder: Path) -> list[Path]:
 
 
 def latest_checkpoint(folder: Path) -> Path | None:
-    """Return the complete checkpoint with the highest step, or None."""
     return max(checkpoints(folder), key=step_of, default=None)
 
 

@@ -178,8 +178,6 @@ class ModelConfig(Section):
 
 
 class DataSource(NamedTuple):
-    """One of the sources of training problems."""
-
     path: str  # as in data.path
     name: str  # "" of the only one
     weight: float
@@ -621,7 +619,6 @@ class Config:
     log: LogConfig = field(default_factory=LogConfig)
 
     def changed(self, section: str, **settings: Any) -> "Config":
-        """Return the config with other settings in a section."""
         return replace(self, **{section: replace(getattr(self, section), **settings)})
 
     @property

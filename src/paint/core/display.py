@@ -254,11 +254,6 @@ class Display:
                 yield item
                 counter.add()
 
-    def begin_step(self) -> None:
-        """Begin a step, whose length is said once before it is over."""
-        if self.is_first_step:
-            self.step_began = time.monotonic()
-
     def phase(self, name: str, most_tokens: int = 0) -> None:
         """Begin a phase of the step, which may write so many tokens."""
         self.phase_name, self.phase_began = name, time.monotonic()
@@ -358,7 +353,8 @@ class Clock:
         self.display = display
         self.seconds: dict[str, float] = {}
         self.tokens: dict[str, int] = {}  # of all ranks in a phase, if not those of the step
-        display.begin_step()
+        if display.is_first_step:  # its length is said once, before it is over
+            display.step_began = time.monotonic()
 
     @contextmanager
     def __call__(self, phase: str, most_tokens: int = 0) -> Iterator[None]:

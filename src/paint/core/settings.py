@@ -45,9 +45,8 @@ POSITIVE = [
 def setting(default: Any, checks: Sequence[Check], note: str = "", help_text: str = "") -> Any:
     """Declare a field of a section with its range.
 
-    Args:
-        note: ends the message of a refusal; without one, the default does.
-        help_text: takes the place of the docstring below the field in help and reference.
+    ``note`` ends the message of a refusal; without one, the default does. ``help_text`` takes the
+    place of the docstring below the field in help and reference.
     """
     metadata: dict[str, Any] = {"checks": checks, "note": note}
     if help_text:

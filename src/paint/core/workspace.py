@@ -98,7 +98,10 @@ class Workspace:
             self.folder.mkdir(parents=True, exist_ok=True)
             self.sums_path.unlink(missing_ok=True)  # absent until no row is missing
             storage.write_json(self.settings_path, settings)
-            _remember_engine(str(settings.get("engine", "")))
+            engine = str(settings.get("engine", ""))
+            if is_spec(engine) and is_own(engine):
+                with suppress(OSError):  # it is named again, or trusted
+                    remember({"engine": engine})
             return self.trim()
 
     def recorded_engine(self) -> str:
@@ -148,9 +151,3 @@ class Workspace:
         return wrap_errors(
             self.rows_path, self.error, "rows stored before are kept; free some space, and repeat"
         )
-
-
-def _remember_engine(engine: str) -> None:
-    if is_spec(engine) and is_own(engine):
-        with suppress(OSError):  # it is named again, or trusted
-            remember({"engine": engine})

@@ -143,7 +143,6 @@ def restoring(policy: Policy) -> Iterator[None]:
 
 @torch.no_grad()
 def set_trained(policy: Policy, values: Sequence[Tensor]) -> None:
-    """Give the trained parameters these values."""
     for parameter, value in zip(policy.trainable, values, strict=True):
         parameter.copy_(value)
 

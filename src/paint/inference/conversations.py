@@ -158,10 +158,12 @@ class Conversations:
         prompts = _Prompts(thinking, min(self.limit, room), teacher)
         opened = self.episodes.open([row_of(problem) for problem in problems], seeds)
         try:
-            talks = [
-                self._begin(problem, seed, *one, prompts)
-                for problem, seed, one in zip(problems, seeds, opened, strict=True)
-            ]
+            talks = []
+            for problem, seed, (episode, opening) in zip(problems, seeds, opened, strict=True):
+                begun, prompt = self._first_prompt(problem, episode, opening, prompts)
+                chat = student_chat(self.policy.prompts, begun)
+                tools = tools_of_row(begun, self.policy.tools)
+                talks.append(_Talk(begun, prompt, seed, episode, chat, tools))
             active = [talk for talk in talks if not talk.ended]
             while any(all_gather_objects([bool(active)])):
                 completions = engine.generate(
@@ -176,14 +178,6 @@ class Conversations:
         finally:
             self.episodes.end([episode for episode, _ in opened])
         return [talk.completion() for talk in talks]
-
-    def _begin(
-        self, problem: Problem, seed: int, episode: Episode, opening: Opening, prompts: _Prompts
-    ) -> _Talk:
-        begun, prompt = self._first_prompt(problem, episode, opening, prompts)
-        chat = student_chat(self.policy.prompts, begun)
-        tools = tools_of_row(begun, self.policy.tools)
-        return _Talk(begun, prompt, seed, episode, chat, tools)
 
     def _first_prompt(
         self, problem: Problem, episode: Episode, opening: Opening, prompts: _Prompts

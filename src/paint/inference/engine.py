@@ -45,8 +45,6 @@ STORED = "stored"  # source of completions that were sampled before the run (pai
 
 @dataclass(frozen=True)
 class Turn:
-    """A turn of the student in a conversation."""
-
     prompt: list[int]  # token ids of the conversation so far
     length: int  # tokens that were sampled after it
     after: int  # messages of the conversation before it, without those of the first prompt
@@ -92,7 +90,6 @@ class Completion:
 
     @property
     def conversation_grade(self) -> Grade | None:
-        """What the environment of a conversation gave it."""
         return self.conversation.grade if self.conversation else None
 
     def after(self, prompts: Sequence[Sequence[int]]) -> list[TurnPart]:
@@ -115,11 +112,7 @@ LOWEST_LOG_PROB = -700.0  # nats; exp of less is no float any more, and no token
 
 
 def completion_fault(completion: Completion, vocabulary: int) -> str:
-    """Return why a completion is invalid, as a clause for a message; "" if it is valid.
-
-    Args:
-        vocabulary: number of token ids of the model.
-    """
+    """Return why a completion is invalid, as a clause for a message; "" if it is valid."""
     ids, log_probs = completion.ids, completion.log_probs
     if not ids:
         return "has no token"

@@ -56,10 +56,7 @@ class EngineSetup:
 class CheckedEngine(Engine):
     """An engine whose completions are checked: one for each prompt, of valid tokens and log-probs.
 
-    Args:
-        engine: what ``from_setup`` of an engine's class returned.
-        name: as in ``rollout.engine``, for messages.
-        vocabulary: number of token ids of the model.
+    ``engine`` is what ``from_setup`` returned of the class that ``rollout.engine`` names.
     """
 
     def __init__(self, engine: Any, name: str, vocabulary: int) -> None:

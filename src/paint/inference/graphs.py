@@ -26,15 +26,9 @@ class GraphedStep:
     """
 
     def __init__(
-        self,
-        state: Sequence[Tensor],
-        note: Callable[[str], None],
-        warn: Callable[[str], None],
-        *,
-        enabled: bool,
+        self, state: Sequence[Tensor], warn: Callable[[str], None], *, enabled: bool
     ) -> None:
         self.state = state
-        self.note = note
         self.warn = warn
         self.enabled = enabled
         self.graphs: dict[Hashable, torch.cuda.CUDAGraph] = {}

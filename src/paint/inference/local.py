@@ -8,12 +8,12 @@ have ended and reads waiting prompts into their slots.
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from itertools import takewhile
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from chatforms.conventions import common_length
 from paint.core.display import Display
 from paint.core.errors import NonFiniteError
 from paint.inference.decoders import Text, may_be_kept, open_decoder
@@ -34,16 +34,9 @@ FEWEST = 32  # slots on a GPU below which a step is not faster with fewer
 class LocalEngine(Engine):
     """Generates with the policy itself, so that no weights are synchronised."""
 
-    def __init__(
-        self,
-        policy: Policy,
-        *,
-        batch_size: int,
-        display: Display | None = None,
-    ) -> None:
-        """Make an engine of at most ``batch_size`` rows at once."""
+    def __init__(self, policy: Policy, *, batch_size: int, display: Display | None = None) -> None:
         self.policy = policy
-        self.batch_size = batch_size
+        self.batch_size = batch_size  # most rows at once
         self.display = display or Display(enabled=False)
         self._kept: _Sampler | None = None  # of the last call, with its buffers and graphs
 
@@ -107,14 +100,7 @@ class LocalEngine(Engine):
             kept.use_again()
             return kept
         del kept  # before the memory of another
-        return _Sampler(
-            self.policy,
-            sampling,
-            count,
-            longest,
-            self.display.note,
-            self.display.warn,
-        )
+        return _Sampler(self.policy, sampling, count, longest, self.display.warn)
 
     def _halve(self, rows: int, error: torch.OutOfMemoryError) -> None:
         if rows == 1:
@@ -137,7 +123,6 @@ class _Sampler:
         sampling: Sampling,
         count: int,
         longest: int,
-        note: Callable[[str], None],
         warn: Callable[[str], None],
     ) -> None:
         self.policy = policy
@@ -150,12 +135,9 @@ class _Sampler:
         # Steps of a decoder that is not static cannot be repeated with more candidates.
         self.candidates = LIKELIEST if self.decoder.is_static else policy.lm_head.out_features
         is_on_gpu = policy.device.type == "cuda" and not is_sharded(policy.base)
-        self.step = GraphedStep(
-            (*self.slots.state, self.too_few),
-            note,
-            warn,
-            enabled=is_on_gpu and self.decoder.is_static,
-        )
+        is_repeatable = is_on_gpu and self.decoder.is_static
+        state = (*self.slots.state, self.too_few)
+        self.step = GraphedStep(state, warn, enabled=is_repeatable)
         self.capacity = 0  # of the buffers that the graphs work on
         # Hooks, with which a teacher changes what layers compute, see nothing of joint layers.
         is_joint = is_on_gpu and not _has_hooks(policy)
@@ -281,8 +263,7 @@ def _common_beginning(prompts: Sequence[Text]) -> Text:
     if not prompts:  # a rank may have no row of a last batch
         return ()
     first, last = min(prompts), max(prompts)  # all others lie between them
-    shared = list(takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False)))
-    length = min(len(shared), min(map(len, prompts)) - 1)
+    length = min(common_length(first, last), min(map(len, prompts)) - 1)
     if first == last or length < WORTH_SHARING:
         return ()
     return first[:length]

@@ -67,9 +67,8 @@ def examine(recipes: Sequence[str] = ()) -> dict[str, Any]:
 def find_machine(device: Any = None, ranks: int = 1) -> Machine:
     """Find what a run depends on; torch is imported here.
 
-    Args:
-        device: the torch device of this process; None is the first GPU, if there is one.
-        ranks: processes that train, over all computers.
+    Without the torch device of this process it is the first GPU, if there is one. ``ranks`` are the
+    processes that train, over all computers.
     """
     import psutil
     import torch

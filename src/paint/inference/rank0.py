@@ -15,10 +15,9 @@ T = TypeVar("T")
 class Rank0Engine(Engine):
     """Generates the rows of all ranks with the engine of rank 0; all ranks call a method together.
 
-    Args:
-        engine: on rank 0; None on the others.
-        frees_memory: release this process's cached GPU memory before servers generate.
-        same_rows: all ranks have the same prompts, and get the same completions.
+    ``engine`` is None on other ranks. With ``frees_memory``, this process releases its cached GPU
+    memory before servers generate. With ``same_rows``, all ranks get the completions of the same
+    prompts.
     """
 
     is_remote = True

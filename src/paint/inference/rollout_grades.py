@@ -40,10 +40,8 @@ def grade_rollouts(
 ) -> list[Grade]:
     """Return the grades of the rollouts; those that an environment gave are kept.
 
-    Args:
-        texts: what the grader reads of each (``transcript_of``).
-        tags: of the thoughts of the model that sampled.
-        needs_answer: rows without an answer are not graded.
+    The grader reads ``texts`` (``transcript_of``), with thoughts in the ``tags`` of the model that
+    sampled. With ``needs_answer``, rows without an answer are not graded.
     """
     items = []
     for rollout, text in zip(rollouts, texts, strict=True):

@@ -15,8 +15,6 @@ from paint.inference.engine import Completion, Conversation, Turn, TurnPart
 
 @dataclass(frozen=True)
 class TeacherPrompt:
-    """The teacher's prompt and the context in it."""
-
     context: str | None  # the (masked) reference in the prompt; None if there is none
     complete: bool  # whether the prompt announces the context as a complete solution
     prompt: list[int]  # token ids of the privileged prompt
@@ -67,7 +65,6 @@ class Rollout:
 
     @property
     def is_correct(self) -> bool:
-        """Whether the grader accepts the completion; False without a grade."""
         return self.grade is not None and self.grade.correct
 
 

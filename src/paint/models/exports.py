@@ -14,7 +14,6 @@ import torch
 from jaxtyping import Float
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM
 
 from paint.core import storage
 from paint.core.errors import wrap_errors
@@ -27,6 +26,7 @@ from paint.models.weights import (
     load_trained,
     not_finite,
     plain_weights,
+    read_model,
     require_finite_weights,
     save_model,
 )
@@ -158,21 +158,20 @@ def merged_difference(folder: Path, merged: Merged) -> float:
     written, and where log-probs differ from the policy's by more than rounding.
     """
     with wrap_errors(READ, PolicyError, _SMALLER):
-        model, loading = AutoModelForCausalLM.from_pretrained(
-            folder,
-            attn_implementation=merged.attention,
-            local_files_only=True,
-            output_loading_info=True,
-            trust_remote_code=False,
-        )
-    missing = {*loading["missing_keys"], *(name for name, *_ in loading["mismatched_keys"])}
+        model, missing = read_model(folder, attn_implementation=merged.attention)
     if missing:
         raise PolicyError(f"{READ} it lacks {min(missing)} ({len(missing)} weights in all)")
     for name, value in model.state_dict().items():
         if merged.digests.get(name) != digest_of([("", value)]):
             raise PolicyError(f"{READ} {name} is not what was written")
     found = text_log_probs(model, merged.ids)
-    return _difference(merged.exact, merged.rounded, found)
+    nats = float((found - merged.exact).abs().mean())
+    is_same = float((found - merged.rounded).abs().mean()) <= SAME_NATS  # False for NaN
+    if not is_same or nats > FAR_NATS:
+        raise PolicyError(
+            f"{READ} the log-probs of a text are {nats:.3g} nats a token off; {_SMALLER}"
+        )
+    return nats
 
 
 def text_ids(policy: Policy) -> list[int]:
@@ -187,22 +186,6 @@ def text_log_probs(model: nn.Module, ids: list[int]) -> Float[Tensor, "n"]:
     rows = torch.tensor([ids])
     logits: Tensor = model(input_ids=rows, use_cache=False).logits[0, :-1]
     return logits.float().log_softmax(-1).gather(-1, rows[0, 1:, None]).squeeze(-1)
-
-
-def _difference(
-    exact: Float[Tensor, "n"], rounded: Float[Tensor, "n"], found: Float[Tensor, "n"]
-) -> float:
-    """Return how far log-probs that were read are from the policy's, in nats a token.
-
-    Raises PolicyError unless they are those of the rounded weights, and near the policy's.
-    """
-    nats = float((found - exact).abs().mean())
-    is_same = float((found - rounded).abs().mean()) <= SAME_NATS  # False for NaN
-    if not is_same or nats > FAR_NATS:
-        raise PolicyError(
-            f"{READ} the log-probs of a text are {nats:.3g} nats a token off; {_SMALLER}"
-        )
-    return nats
 
 
 def _dtypes(policy: Policy, dtype: torch.dtype) -> dict[str, torch.dtype]:

@@ -89,20 +89,15 @@ class JointLayer:
             column += part.rank
 
     def forward(self, x: Float[Tensor, "*rows i"]) -> tuple[Tensor, ...]:
-        """Return the outputs of all layers."""
         joint = linear(x, self.weight, self.bias)
         size = sum(self.sizes)
         y = joint[..., :size]
-        if self.rank and self._has_adapters:
+        if self.rank and not any(part.rank and part.layer.disable_adapters for part in self.parts):
             # Both are views of the joint product, and y is changed in place.
             low = joint[..., size:].flatten(0, -2)
             y.flatten(0, -2).addmm_(low, self.b.T, alpha=self.scale)
         outputs: tuple[Tensor, ...] = y.split(self.sizes, dim=-1)
         return outputs
-
-    @property
-    def _has_adapters(self) -> bool:
-        return not any(part.rank and part.layer.disable_adapters for part in self.parts)
 
     def output(self, number: int, x: Tensor) -> Tensor:
         """Return the output of a layer. The first call with an input computes those of all."""

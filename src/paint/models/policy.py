@@ -135,7 +135,6 @@ class Policy:
 
     @property
     def summary(self) -> str:
-        """Its conventions, linear layers, dropout and range of rope, in one line."""
         base = self.base
         parts = [self.conventions.line(), f"linear layers {' '.join(linear_layers(base))}"]
         rates = [f"{name} {rate:g}" for name, rate in dropout_rates(base).items()]
@@ -170,7 +169,6 @@ class Policy:
 
     @property
     def tuning(self) -> Literal["lora", "full"]:
-        """Train mode: an adapter, or every weight."""
         if isinstance(self.model, peft.PeftModel):
             return "lora"
         return "full"
@@ -200,8 +198,7 @@ class Policy:
 
     @property
     def trainable(self) -> list[nn.Parameter]:
-        parameters: list[nn.Parameter] = [p for p in self.model.parameters() if p.requires_grad]
-        return parameters
+        return [p for p in self.model.parameters() if p.requires_grad]
 
     @property
     def end_ids(self) -> list[int]:
@@ -231,7 +228,6 @@ class Policy:
 
     @property
     def writer(self) -> views.ViewWriter:
-        """What writes the texts of its prompts."""
         modes = self.student_thinking, self.teacher_thinking
         return views.ViewWriter(
             self.tokenizer, self.prompts, *modes, day=self.conventions.date, tools=self.tools
@@ -291,12 +287,9 @@ class Policy:
     ) -> tuple[list[int], list[int]]:
         """Return token ids of a prompt, and of an assistant's message that the template writes.
 
-        Args:
-            before: the messages of the conversation between the first prompt and this turn.
-
-        Raises:
-            PromptError: the template does not write the message behind the prompt, or leaves out a
-                thought in a field of its own.
+        ``before`` are the messages of the conversation between the first prompt and this turn.
+        Raises PromptError where the template does not write the message behind the prompt, or
+        leaves out a thought in a field of its own.
         """
         prompt = self.student_prompt(problem, then=before)
         written = self.writer.student(problem, then=[*before, message], is_reply=True)
@@ -367,9 +360,7 @@ class Policy:
         prompts begin with it (``paint.models.rows``). So ``lm_head`` of state n gives the logits
         z^n of the paper's prefix ŷ_{<n} (Eq. entropy_ratio and above).
 
-        Args:
-            beginning: of all prompts, read before with these weights; without gradients.
-
+        The beginning is that of all prompts, read before with these weights; without gradients.
         Raises PolicyError for a row beyond the range of the model's rope (``rope_range``).
         """
         rows = joined_rows(prompts, completions)
@@ -694,5 +685,4 @@ def _require_usable(base: Any, tokenizer: PreTrainedTokenizerBase, config: cfg.M
 def _declared_ends(model: Any, tokenizer: PreTrainedTokenizerBase) -> list[Any]:
     own = model.generation_config.eos_token_id
     ids = own if isinstance(own, list) else [own]
-    ends: list[Any] = [i for i in [*ids, tokenizer.eos_token_id] if i is not None]
-    return ends
+    return [i for i in [*ids, tokenizer.eos_token_id] if i is not None]

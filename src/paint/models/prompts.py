@@ -310,7 +310,7 @@ def _render(setting: str, template: str, problem: Problem, names: Mapping[str, A
     if "{" not in template:  # it would be the same for all rows
         raise DataError(f"{place} inserts nothing, as {{{{ problem }}}} does; {found}")
     roles = {"problem": problem.problem, "solution": problem.solution, "answer": problem.answer}
-    roles["system"] = _system_of(problem)
+    roles["system"] = "\n\n".join(text for role, text in problem.turns if role == "system")
     given = {name: text for name, text in roles.items() if text}
     # Later names win: "solution" is the field that data.solution_field names, where there is one.
     known = {"system": "", **fields, "id": problem.id, **given, "row": fields, **names}
@@ -319,10 +319,6 @@ def _render(setting: str, template: str, problem: Problem, names: Mapping[str, A
     with wrap_errors(place, DataError, found), chat_errors(), limited(place):
         text = _compile(template).render(known)
     return [*_messages(problem.turns[:-1]), _user(text)]
-
-
-def _system_of(problem: Problem) -> str:
-    return "\n\n".join(text for role, text in problem.turns if role == "system")
 
 
 def _messages(turns: Iterable[tuple[str, str]]) -> Messages:

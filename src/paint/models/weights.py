@@ -9,7 +9,7 @@ import peft
 import torch
 from peft.utils import load_peft_weights, set_peft_model_state_dict
 from torch import Tensor
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import GENERATION_CONFIG_NAME
 
 from paint.config import schema as cfg
@@ -144,6 +144,15 @@ def save_generation_settings(name: str, folder: Path) -> None:
         storage.write_atomic(folder / GENERATION_CONFIG_NAME, settings.read_bytes())
 
 
+def read_model(folder: Path, **options: Any) -> tuple[PreTrainedModel, set[str]]:
+    """Return a folder's model, and the weights that it lacks, which transformers draws."""
+    # local_files_only: a folder that is missing would be looked up on the hub.
+    model, loading = AutoModelForCausalLM.from_pretrained(
+        folder, local_files_only=True, output_loading_info=True, trust_remote_code=False, **options
+    )
+    return model, {*loading["missing_keys"], *(name for name, *_ in loading["mismatched_keys"])}
+
+
 def save_model(policy: Policy, folder: Path, weights: dict[str, Tensor]) -> None:
     """Save weights, as those of ``plain_weights``, with the base's settings and tokenizer."""
     policy.base.save_pretrained(folder, state_dict=weights)
@@ -188,17 +197,7 @@ def _load_adapter(policy: Policy, folder: Path) -> None:
 
 def _load_model(policy: Policy, folder: Path) -> None:
     with wrap_errors(folder, PolicyError, "it must hold a model that can be loaded"):
-        # local_files_only: a folder that is missing would be looked up on the hub.
-        model, loading = AutoModelForCausalLM.from_pretrained(
-            folder,
-            dtype=policy.model.dtype,
-            local_files_only=True,
-            output_loading_info=True,
-            trust_remote_code=False,
-        )
-
-    # transformers initialises missing weights at random, and reports them only here.
-    missing = set(loading["missing_keys"]) | {name for name, *_ in loading["mismatched_keys"]}
+        model, missing = read_model(folder, dtype=policy.model.dtype)
     stored = {name: value.detach() for name, value in model.named_parameters()}
     expected = {name: value.shape for name, value in policy.model.named_parameters()}
     if missing or expected != {name: value.shape for name, value in stored.items()}:

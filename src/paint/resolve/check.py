@@ -580,10 +580,7 @@ def enable_servers(run: Resolved) -> Resolved:
 
 
 def resolve_evaluation(
-    rollout: RolloutConfig,
-    machine: Machine,
-    *models: ModelConfig,
-    earlier: Collection[str] = (),
+    rollout: RolloutConfig, machine: Machine, *models: ModelConfig, earlier: Collection[str] = ()
 ) -> tuple[RolloutConfig, list[str]]:
     """Choose the engine of an evaluation or advice, for what is trained of these models.
 

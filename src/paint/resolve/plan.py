@@ -60,8 +60,6 @@ contexts, the allocator's fragments and the server's working memory outside of i
 
 @dataclass(frozen=True)
 class Split:
-    """Split of GPUs into trainers and servers."""
-
     trainers: int  # one rank on each
     servers: int  # 0 if the ranks themselves generate, or if servers run elsewhere
     shared: bool  # every GPU serves and trains in turns
@@ -469,8 +467,6 @@ def server_of(plan: Plan) -> ServerMemory:
 
 
 class ServerFlags(NamedTuple):
-    """Flags of a vLLM server."""
-
     utilization: float  # --gpu-memory-utilization
     sequences: int  # --max-num-seqs, the most completions that it samples at once
 
@@ -500,11 +496,13 @@ def require_fit(plan: Plan) -> None:
     if memory.peak <= available:
         return
 
+    phase = max(memory.phases, key=lambda name: memory.phases[name])
     raise ConfigError(
         f"model.path {format_value(plan.config.model.path)} needs about {gb(memory.peak)} GB on "
         f"each of {plan.split.trainers} training GPUs, and {gb(available)} are available (base "
         f"{gb(memory.layers + memory.ends)}, trained weights "
-        f"{gb(memory.adapters + memory.gradients + memory.optimizer)}, {peak_phase(memory)}); "
+        f"{gb(memory.adapters + memory.gradients + memory.optimizer)}, largest phase: {phase} "
+        f"{gb(memory.phases[phase])}); "
         f"{levers(plan)} (`paint plan` has the details)"
     )
 
@@ -518,11 +516,6 @@ def levers(plan: Plan) -> str:
         f"lower data.max_prompt_tokens, rollout.max_new_tokens{turns} or rollout.batch_size, "
         f"{larger}"
     )
-
-
-def peak_phase(memory: Memory) -> str:
-    phase, value = max(memory.phases.items(), key=lambda item: item[1])
-    return f"largest phase: {phase} {gb(value)}"
 
 
 def gb(value: float) -> str:

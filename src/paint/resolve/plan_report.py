@@ -48,6 +48,8 @@ def lines(plan: Plan) -> list[str]:
         millions = shape.adapters(model.lora_rank, model.lora_targets) / 1e6
         trained = f"adapters of rank {model.lora_rank}: {millions:,.3g} M"
     machine = f"{plan.gpus} x {plan.capacity / 1e9:.0f} GB" if plan.gpus else "a laptop's CPU"
+    train = plan.chosen.train
+    checkpointing = "on" if plan.chosen.model.gradient_checkpointing is True else "off"
     student = _limit_words(plan) if plan.has_open_prompts else str(plan.longest or "assumed")
     text = [
         f"{model.path} on {machine}: an estimate, nothing was loaded",
@@ -59,7 +61,8 @@ def lines(plan: Plan) -> list[str]:
         f"{student}) and {rows.teacher_prompt:,} (teacher, {_limit_words(plan)}), completions of "
         f"at most {rows.completion:,}{_turn_words(rows)}",
         "",
-        f"GB on each training GPU, {_micro_batch_words(plan)}",
+        f"GB on each training GPU, micro-batches of at most {train.row_limit} rows and "
+        f"{train.token_limit:,} tokens, gradient checkpointing {checkpointing}",
         *_memory_lines(plan),
         "",
     ]
@@ -95,15 +98,6 @@ def _memory_lines(plan: Plan) -> list[str]:
         if value:
             text.append(f"  {name:66}{gb(value):>8}")
     return text
-
-
-def _micro_batch_words(plan: Plan) -> str:
-    train, model = plan.chosen.train, plan.chosen.model
-    checkpointing = "on" if model.gradient_checkpointing is True else "off"
-    return (
-        f"micro-batches of at most {train.row_limit} rows and {train.token_limit:,} tokens, "
-        f"gradient checkpointing {checkpointing}"
-    )
 
 
 def _server_words(plan: Plan) -> str:

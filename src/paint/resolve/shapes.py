@@ -63,10 +63,7 @@ class Shape:
     def targeted(self, targets: Iterable[str]) -> list[Linear]:
         """The linear layers that get an adapter, by the last parts of the targets' names."""
         names = {target.rpartition(".")[2] for target in targets}
-        targeted: list[Linear] = [
-            layer for layer in self.linear if layer.name in names or ALL_LINEAR in names
-        ]
-        return targeted
+        return [layer for layer in self.linear if layer.name in names or ALL_LINEAR in names]
 
     @property
     def matrices(self) -> dict[str, tuple[int, int]]:

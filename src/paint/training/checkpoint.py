@@ -99,7 +99,6 @@ def save(folder: Path, setup: Setup, step: int) -> Path:
 def restore(
     checkpoint: Path, policy: Policy, optimizer: torch.optim.Optimizer, teacher: Teacher
 ) -> None:
-    """Load a checkpoint into policy, optimizer and teacher."""
     # Rank 0 alone reads every file for its checksum.
     run_on_rank0(lambda: require_checkpoint(checkpoint))
     try:

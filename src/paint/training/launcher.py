@@ -154,40 +154,22 @@ def run_training(
         # Here, since it imports torch, which takes seconds: errors in settings are reported before.
         from paint.training import trainer
 
-        trainer.train(
-            run,
-            folder,
-            rows=rows,
-            resume=recipe is None,
-            callbacks=callbacks,
-            note=note,
-        )
+        trainer.train(run, folder, rows=rows, resume=recipe is None, callbacks=callbacks, note=note)
 
     if not gpus:
-        with _interruption_named(folder):
+        try:
             train_here(run)
+        except KeyboardInterrupt:  # outside of the steps, as while a model is loaded
+            hint = "the same command begins again"
+            if (folder / "run.json").exists():
+                hint = f"resume with `paint resume {folder}`"
+            raise Interrupted(f"interrupted; {hint}", signal.SIGINT) from None
     elif status := train_on(gpus, run, folder, recipe, train_here):
         raise RanksEnded(folder, status)
 
 
-@contextmanager
-def _interruption_named(folder: Path) -> Iterator[None]:
-    """Say how to go on after a Ctrl-C outside of the steps, as while a model is loaded."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        hint = "the same command begins again"
-        if (folder / "run.json").exists():
-            hint = f"resume with `paint resume {folder}`"
-        raise Interrupted(f"interrupted; {hint}", signal.SIGINT) from None
-
-
 def train_on(
-    gpus: int,
-    run: Resolved,
-    folder: Path,
-    recipe: Path | None,
-    train: Callable[[Resolved], None],
+    gpus: int, run: Resolved, folder: Path, recipe: Path | None, train: Callable[[Resolved], None]
 ) -> int:
     """Train on so many GPUs, and return the exit status; one rank is ``train`` in this process."""
     # A resumed run keeps the engine that run.json has.

@@ -77,8 +77,7 @@ class OffPolicyRollouts(ABC):
     def _copy_adapter(self) -> list[Tensor]:
         """Return the policy's trained weights of now, on the CPU."""
         # copy: on a CPU, it would be the same tensor, which the optimizer changes in place.
-        copies: list[Tensor] = [p.detach().to("cpu", copy=True) for p in self.policy.trainable]
-        return copies
+        return [p.detach().to("cpu", copy=True) for p in self.policy.trainable]
 
 
 @dataclass(kw_only=True)

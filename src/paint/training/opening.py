@@ -58,11 +58,7 @@ def with_steps(run: Resolved, problems: Sequence[Problem], display: Display) -> 
 
 
 def check_problems(
-    run: Resolved,
-    policy: Policy,
-    grader: Grader,
-    problems: Sequence[Problem],
-    display: Display,
+    run: Resolved, policy: Policy, grader: Grader, problems: Sequence[Problem], display: Display
 ) -> None:
     """Warn of prompts that do not match, of missing answers, and of rows that cannot be graded."""
     if run.algorithm.needs_context:

@@ -58,7 +58,7 @@ def filter_problems(
         longest = _longest_solution(policy, [problem for problem, _ in kept], display)
         # Another completion of the problem has at most as many tokens as are reserved for one.
         longest = max(longest, reserved_tokens(run) if contexts.needs_peers else 0)
-        kept = check.fitting_beside(kept, longest)
+        kept = [(one, row) for one, row in kept if check.fits(one, row.beside_another + longest)]
     problems = [problem for problem, _ in kept]
     if not problems:
         counts = ", ".join(f"{number} {reason}" for reason, number in check.left_out.items())
@@ -124,15 +124,11 @@ class _PromptCheck:
                 learned = self._learned(chunk)
             for place, length in learned.items():
                 problem, row = chunk[place]
-                if self._fits(problem, max(row.student, row.teacher, length)):
+                if self.fits(problem, max(row.student, row.teacher, length)):
                     kept.append(chunk[place])
         return kept
 
-    def fitting_beside(self, rows: Sequence[Measured], tokens: int) -> list[Measured]:
-        """Return the problems whose prompts fit with so many tokens of another row's text."""
-        return [pair for pair in rows if self._fits(pair[0], pair[1].beside_another + tokens)]
-
-    def _fits(self, problem: Problem, length: int) -> bool:
+    def fits(self, problem: Problem, length: int) -> bool:
         if length > self.limit:
             self._leave_out(TOO_LONG, problem, self._describe_length(problem, length))
         return length <= self.limit

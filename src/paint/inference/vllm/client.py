@@ -8,12 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
-from tenacity import (
-    retry,
-    retry_if_exception_type,
-    retry_if_not_exception_type,
-    stop_after_attempt,
-)
+from tenacity import retry, retry_if_exception_type, retry_if_not_exception_type, stop_after_attempt
 
 from paint.core.errors import reason, sanitize_for_terminal, wrap_errors
 from paint.core.nesting import parse_json
@@ -171,7 +166,6 @@ class VllmServer:
         await self._ask("POST", "/wake_up")
 
     async def close(self) -> None:
-        """Close the connections, and end the process if it is owned."""
         await self.client.aclose()
         if self.process is not None:
             self.process.stop()

@@ -126,8 +126,7 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         # Another process may take it first; then the server ends, and its start is reported.
-        port: int = probe.getsockname()[1]
-        return port
+        return int(probe.getsockname()[1])
 
 
 class OwnedProcess:
