@@ -153,7 +153,7 @@ SAMPLING = Sampling(1.1, 0.95, 20, 1024)  # the paper's
 def decoding_on_fake_gpu(rows: int) -> Iterator[tuple[_Sampler, Kernels]]:
     """The local engine in the middle of rows, with the layers that it has on a GPU."""
     with on_fake_gpu(large("1.7B")) as (policy, kernels), torch.no_grad():
-        sampler = _Sampler(policy, SAMPLING, rows, 1274, print, print)
+        sampler = _Sampler(policy, SAMPLING, rows, 1274, print)
         assert policy.joint_layers
         sampler.layers = policy.joint_layers.used
         # Few positions: a write of a token counts with its whole buffer.

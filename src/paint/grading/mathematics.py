@@ -62,3 +62,6 @@ class MathGrader(Grader):
 
     def close(self) -> None:
         self._comparer.close()
+
+    def __enter__(self) -> "MathGrader":
+        return self
