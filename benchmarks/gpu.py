@@ -255,9 +255,9 @@ def first_step(scale: Scale, say: Say, place: Place) -> None:
     from paint.config.run_folder import read_metrics
 
     caches = Path(tempfile.mkdtemp())  # not in shared memory, which may run no code
-    own = {"XDG_CACHE_HOME": str(caches), "XDG_STATE_HOME": str(caches / "state")}
-    named = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TRITON_HOME")
-    environment = {n: v for n, v in os.environ.items() if n not in named} | own
+    kernels = caches / "kernels"
+    own = {"TRITON_CACHE_DIR": str(kernels), "XDG_STATE_HOME": str(caches / "state")}
+    environment = os.environ | own
     before = 0
     for name in ("cold", "warm"):
         command = _training(scale.model, scale.started, "local", name, place)
@@ -270,7 +270,7 @@ def first_step(scale: Scale, say: Say, place: Place) -> None:
             ]
             # The first step's rollouts are stored at its end.
             end = (place.folder / name / "rollouts" / "step-000001.jsonl").stat().st_mtime
-            files = sum(path.is_file() for path in (caches / "paint").rglob("*"))
+            files = sum(path.is_file() for path in kernels.rglob("*"))
             say(
                 "First step",
                 caches=name,

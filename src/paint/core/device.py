@@ -1,17 +1,11 @@
 """Device of this process, as accelerate chooses it; ACCELERATE_USE_CPU=true makes it the CPU."""
 
-import os
-import platform
 import time
 from collections.abc import Sequence
 from functools import lru_cache
-from pathlib import Path
 
 import torch
 from accelerate import PartialState
-
-INDUCTOR, TRITON = "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"
-"""Variables of torch and Triton: the folders of what torch.compile and Triton compile."""
 
 
 def own_device() -> torch.device:
@@ -66,39 +60,3 @@ def wait_for_device() -> None:
     """Wait until the accelerator has finished all queued work, for timings."""
     if torch.accelerator.is_available():
         torch.accelerator.synchronize()
-
-
-def keep_compiled(device: torch.device) -> str:
-    """Set lasting folders for what torch.compile and Triton compile for a GPU; name them.
-
-    torch.compile's own is below /tmp. Folders that the user has named stay. "" for no GPU.
-    """
-    if device.type != "cuda":
-        return ""
-    if not os.environ.get(INDUCTOR):
-        try:
-            os.environ[INDUCTOR] = str(_make_kernel_folder())
-        except (OSError, RuntimeError) as error:  # RuntimeError: a user without a home
-            return (
-                f"compiled kernels may be lost before the next run ({error}): set {INDUCTOR} and "
-                f"{TRITON} to a folder that stays"
-            )
-    compiled = Path(os.environ[INDUCTOR]).absolute()
-    home = os.environ.get("TRITON_HOME")
-    own = Path(home) / ".triton" / "cache" if home else compiled / "triton"
-    # Else torch.compile moves Triton's, at a time when some kernels have been compiled.
-    kernels = Path(os.environ.get(TRITON) or own)
-    os.environ[TRITON] = str(kernels)
-    more = "" if kernels.is_relative_to(compiled) else f" and {kernels}"
-    return f"compiled kernels are kept in {compiled}{more}"
-
-
-def _make_kernel_folder() -> Path:
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    # Computers that share a home may differ in the C library that Triton's launchers are linked to.
-    system = "-".join(filter(None, (platform.machine(), *platform.libc_ver())))
-    folder = Path(home) / "paint" / "kernels" / system
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if not os.access(folder, os.W_OK | os.X_OK) or os.statvfs(folder).f_flag & os.ST_NOEXEC:
-        raise OSError(f"nothing in {folder} can be written and run")
-    return folder

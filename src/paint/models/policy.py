@@ -49,7 +49,7 @@ from chatforms.special_tokens import require_no_control
 from paint.config import schema as cfg
 from paint.config.recipe import require_bitsandbytes
 from paint.core.demo_files import model_path
-from paint.core.device import keep_compiled, product_slowdown, to_device
+from paint.core.device import product_slowdown, to_device
 from paint.core.errors import format_short, format_value, wrap_errors
 from paint.core.hub import require_model
 from paint.core.model_folder import ADAPTER
@@ -480,7 +480,6 @@ def _use_kernels(base: PreTrainedModel, config: cfg.ModelConfig, device: torch.d
     """Replace layers by fused ones on CUDA; return whose they are, or "" elsewhere."""
     if torch.device(device).type != "cuda":
         return ""
-    keep_compiled(torch.device(device))  # before the first kernel
     kernels = use_liger(base) if config.liger else "kernels: PyTorch's"
     fuse_norms(base, device)
     return kernels

@@ -12,7 +12,6 @@ from accelerate import Accelerator
 from chatforms.conventions import today
 from paint.config.run_folder import RunError, latest_checkpoint, read_history
 from paint.config.schema import ONE_TURN
-from paint.core.device import keep_compiled
 from paint.core.display import Display
 from paint.core.distributed import open_accelerator, report_once, run_on_rank0
 from paint.core.errors import is_unicode
@@ -125,7 +124,6 @@ def _read_data(run: Resolved, rows: ValidRows | None, site: _Site) -> _Data:
         with display.working("reading the problems"):
             rows = read_problems(run.config.data, needs=run.needed_fields)
     contexts = Contexts(run.config.context, rows.problems)
-    display.notes([keep_compiled(device)])
     reason = require_loss(run.objective, device)
     if reason and run.algorithm.needs_context:  # what the divergence applies to
         display.warn(f"the loss is computed without Triton kernels: {reason}")
