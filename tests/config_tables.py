@@ -15,10 +15,7 @@ TABLES = st.fixed_dictionaries(
             }
         ),
         "teacher": st.fixed_dictionaries(
-            {
-                "weights": st.sampled_from(["frozen", "ema", "live"]),
-                "decay": st.floats(0, 0.999),
-            }
+            {"weights": st.sampled_from(["frozen", "ema", "live"]), "decay": st.floats(0, 0.999)}
         ),
         "train": st.fixed_dictionaries({"seed": st.integers(0, 10**6)}),
         "log": st.fixed_dictionaries(

@@ -114,9 +114,7 @@ def kinds(a: int, b: int) -> dict[str, Kind]:
             f"f(1) == Point({a + 1})",
         ),
         "enum": Kind(
-            f"{color}    return Color.RED",
-            f"{color}    return Color.BLUE",
-            "f(1) == Color.RED",
+            f"{color}    return Color.RED", f"{color}    return Color.BLUE", "f(1) == Color.RED"
         ),
         "operator": Kind(
             f"{move}    def __add__(self, n):\n        return Vector(self.x + n)",

@@ -337,11 +337,7 @@ def served(model: str, memory: float, split: Split | None = SHARED, gpus: int = 
 
 @pytest.mark.parametrize(
     ("model", "memory", "utilization", "sequences"),
-    [
-        ("8b", 80e9, 0.71, 32),
-        ("4b", 40e9, 0.64, 32),
-        ("1.7b", 16e9, 0.46, 12),
-    ],
+    [("8b", 80e9, 0.71, 32), ("4b", 40e9, 0.64, 32), ("1.7b", 16e9, 0.46, 12)],
 )
 def test_server_flags_leave_trainer_its_bytes(
     model: str, memory: float, utilization: float, sequences: int

@@ -180,11 +180,7 @@ _ALL = (
         "unboxed_frac",
         lambda last, first: last >= 0.9,
         "nearly no completion gives an answer that the grader reads",
-        (
-            LONGER,
-            "ask for the answer in prompts.student",
-            "take another grading.grader",
-        ),
+        (LONGER, "ask for the answer in prompts.student", "take another grading.grader"),
         from_first=True,
     ),
     CollapseWarning(

@@ -217,10 +217,7 @@ def test_page_server_events_go_on_where_a_page_stopped(runs: Path) -> None:
 
 
 def test_show_that_watches_ends_with_ctrl_c_and_writes_the_page(
-    runs: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def interrupted(self: PageServer) -> None:
         raise KeyboardInterrupt

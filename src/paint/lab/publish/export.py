@@ -31,17 +31,9 @@ from paint.core.display import Display
 from paint.core.errors import ConfigError, PaintError, wrap_errors
 from paint.core.storage import atomic_dir
 from paint.lab.publish.card import Export, find_evaluation, write_card
-from paint.models.exports import (
-    Rounding,
-    export_adapter,
-    export_merged,
-    merged_difference,
-)
+from paint.models.exports import Rounding, export_adapter, export_merged, merged_difference
 from paint.models.policy import load_policy, load_tokenizer
-from paint.models.weights import (
-    save_generation_settings,
-    trained_in,
-)
+from paint.models.weights import save_generation_settings, trained_in
 from paint.resolve.plan import Machine, dtype_on
 
 # Shares of the update: an export that loses more of it warns, or is refused (ours).
