@@ -14,7 +14,10 @@ class EarlierOptions:
 
 
 def earlier(
-    row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], seed: int, options: EarlierOptions
+    row: Mapping[str, Any],
+    rows: Sequence[Mapping[str, Any]],
+    seed: int,
+    options: EarlierOptions,
 ) -> str:
     """What was solved before, or the row's own hint."""
     before = [other["solution"] for other in rows if int(other["id"]) < int(row["id"])]
