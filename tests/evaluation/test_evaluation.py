@@ -41,6 +41,7 @@ from paint.evaluation.grade import (
 )
 from paint.evaluation.metrics import GradedSamples, compute_metrics
 from paint.evaluation.store import Store, StoreError, reopen_store
+from paint.grading import functions
 from paint.grading.contract import Grade
 from paint.grading.graders import open_grader
 from paint.grading.mathematics import MathGrader
@@ -456,7 +457,10 @@ def test_is_repetitive_is_false_for_real_completions() -> None:
     assert not [text[-80:] for text in texts if is_repetitive(text)]
 
 
-def test_grade_asks_a_judge_only_for_what_it_has_not_graded(policy: Policy, tmp_path: Path) -> None:
+def test_grade_asks_a_judge_only_for_what_it_has_not_graded(
+    policy: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(functions, "LONGEST_PAUSE_SECONDS", 0.01)
     asked: list[str] = []
     found: list[GradedSamples] = []
     is_down = True

@@ -124,6 +124,7 @@ def test_paired_difference_interval_covers_rare_gains(leap: bool) -> None:
     assert hits / RUNS >= 0.93
 
 
+@pytest.mark.slow
 def test_paired_difference_interval_covers_truth_and_is_narrower() -> None:
     rng, hits, widths = np.random.default_rng(14), 0, []
     for _ in range(RUNS):
@@ -158,7 +159,8 @@ def test_sign_flip_p_value_matches_enumeration() -> None:
     assert sign_flip([np.ones(40)]) == pytest.approx(1 / 10_001)
 
 
-@pytest.mark.parametrize("problems", [30, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("problems", [30, 100])
 def test_detectable_difference_has_eighty_percent_power(problems: int) -> None:
     rng, skills = np.random.default_rng(16), np.random.default_rng(17).beta(0.5, 0.5, size=3000)
     gain = {30: 0.66, 100: 0.34}[problems]

@@ -60,6 +60,7 @@ def test_clip_page_table_of_small_thresholds_is_computed() -> None:
     assert all(float(a[1]) >= float(b[1]) for a, b in pairwise(rows))
 
 
+@pytest.mark.slow
 def test_clip_page_table_of_ends_is_computed() -> None:
     _, *rows = table("| q | KL")
     assert [mode for mode, *_ in rows] == ["none", "huber", "pointwise", "token"]

@@ -63,7 +63,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory, calls: list[tuple[int, int]])
     return folders
 
 
-@pytest.mark.parametrize(("kind", "tolerance"), [("ahead", 0.0), ("at once", 1e-5)])
+@pytest.mark.parametrize(
+    ("kind", "tolerance"), [("ahead", 0.0), pytest.param("at once", 1e-5, marks=pytest.mark.slow)]
+)
 def test_off_policy_completions_use_older_adapter(
     runs: dict[str, Path], problems: list[Problem], kind: str, tolerance: float
 ) -> None:

@@ -43,6 +43,7 @@ FAMILIES = {
 }
 
 
+@pytest.mark.slow
 @needs_trl
 def test_readme_table_has_the_spelling_of_each_family() -> None:
     for spelling, names in FAMILIES.items():
