@@ -7,7 +7,8 @@ BIN = .venv/bin
 
 setup: .venv/ready
 
-LIBRARIES = $(addprefix --editable ,$(wildcard packages/*))
+# paint itself, too: packages/paintvariants needs it, and pip does not take '.[dev]' for it.
+LIBRARIES = $(addprefix --editable ,. $(wildcard packages/*))
 .venv/ready: pyproject.toml constraints.txt $(wildcard packages/*/pyproject.toml)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 		echo "paint needs Python 3.11 or newer; name one with: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
