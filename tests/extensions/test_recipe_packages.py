@@ -102,6 +102,17 @@ def test_records_may_name_methods_of_installed_packages_alone(installed: Path) -
     assert [code.name for code in executables_of(table)] == ["sure_methods.sure:Sure"]
 
 
+def test_distribution_in_the_working_directory_is_not_installed(
+    installed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = {"train": {"method": "sure_methods.sure:Sure"}}
+    monkeypatch.chdir(installed.parent)
+    for place in (str(installed.parent), ""):  # PYTHONPATH; `python -m` and notebooks
+        monkeypatch.setattr(sys, "path", [place, *sys.path[1:]])
+        assert [code.name for code in executables_of(table)] == ["sure_methods.sure:Sure"]
+        assert "sure" not in shipped_recipes()
+
+
 def test_unknown_recipe_without_variants_says_what_brings_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

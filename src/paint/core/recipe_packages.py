@@ -7,7 +7,7 @@ methods as it may name paint's own (SECURITY.md).
 
 import sys
 from functools import cache
-from importlib.metadata import entry_points
+from importlib.metadata import distributions
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -16,13 +16,19 @@ GROUP = "paint.recipes"
 
 def recipe_folders() -> dict[str, Path]:
     """Return the folders of recipes of all packages but paint, by the packages' names."""
-    return _folders_on(tuple(sys.path))
+    # What lies in the working directory, which `python -m` and notebooks search, was not installed.
+    here = Path().absolute()
+    return _folders_on(tuple(place for place in sys.path if Path(place).absolute() != here))
 
 
 @cache  # a command asks many times, and each reads the entry points of all distributions
-def _folders_on(_search_path: tuple[str, ...]) -> dict[str, Path]:
+def _folders_on(search_path: tuple[str, ...]) -> dict[str, Path]:
+    packages: set[str] = set()
+    for distribution in distributions(path=list(search_path)):
+        points = distribution.entry_points.select(group=GROUP)
+        packages.update(point.module for point in points)
     folders = {}
-    for package in sorted({point.module for point in entry_points(group=GROUP)}):
+    for package in sorted(packages):
         top, *inner = package.split(".")
         # Found without an import: help and lists of recipes must not wait for it.
         spec = find_spec(top)
