@@ -293,39 +293,50 @@ def _run(
         trained_on = str(read_run_json(run_folder)["problems"])
     graded = _evaluate(run, checkpoints, folder, protocol, display)
     display.note(f"{run.label} took {format_duration(monotonic() - began)}")
-    results = []
-    for step, (samples, *controls) in graded.items():
-        # The clocks of the steps: start-up and work lost to a kill are not a method's cost.
-        seconds = 0.0
-        for row in history[:step]:
-            for name, value in row.items():
-                if name.startswith("seconds_") and name != "seconds_left":
-                    seconds += value
-        shares = rewards = None
-        for control in controls:  # one or none
-            shares = (control.correct & control.graded).mean(axis=1).tolist()
-        if samples.rewards is not None:
-            means = mean_of_samples(samples.rewards).tolist()
-            rewards = [None if math.isnan(mean) else mean for mean in means]  # JSON has no NaN
-        result = CheckpointResult(
-            run=run.name,
-            seed=run.seed,
-            config=to_table(run.config),
-            protocol=protocol.table,
-            trained_on=trained_on,
-            steps=step,
-            rollout_tokens=round(sum(row["rollout_tokens"] for row in history[:step])),
-            seconds=seconds,
-            problems=samples.problems,
-            right=(samples.correct & samples.graded).sum(axis=1).tolist(),
-            answer_tokens=float(samples.tokens.mean()),
-            graded=None if samples.graded.all() else samples.graded.sum(axis=1).tolist(),
-            rewards=rewards,
-            has_shares=are_shares(samples.scores),
-            control=shares,
-        )
-        results.append(result)
-    return results
+    return [
+        _result(run, step, history[:step], protocol, trained_on, *samples)
+        for step, samples in graded.items()
+    ]
+
+
+def _result(
+    run: ExperimentRun,
+    step: int,
+    history: Sequence[Mapping[str, float]],
+    protocol: EvalProtocol,
+    trained_on: str,
+    samples: GradedSamples,
+    control: GradedSamples | None = None,
+) -> CheckpointResult:
+    # The clocks of the steps: start-up and work lost to a kill are not a method's cost.
+    seconds = 0.0
+    for row in history:
+        for name, value in row.items():
+            if name.startswith("seconds_") and name != "seconds_left":
+                seconds += value
+    shares = rewards = None
+    if control is not None:
+        shares = (control.correct & control.graded).mean(axis=1).tolist()
+    if samples.rewards is not None:
+        means = mean_of_samples(samples.rewards).tolist()
+        rewards = [None if math.isnan(mean) else mean for mean in means]  # JSON has no NaN
+    return CheckpointResult(
+        run=run.name,
+        seed=run.seed,
+        config=to_table(run.config),
+        protocol=protocol.table,
+        trained_on=trained_on,
+        steps=step,
+        rollout_tokens=round(sum(row["rollout_tokens"] for row in history)),
+        seconds=seconds,
+        problems=samples.problems,
+        right=(samples.correct & samples.graded).sum(axis=1).tolist(),
+        answer_tokens=float(samples.tokens.mean()),
+        graded=None if samples.graded.all() else samples.graded.sum(axis=1).tolist(),
+        rewards=rewards,
+        has_shares=are_shares(samples.scores),
+        control=shares,
+    )
 
 
 def refuse_other_settings(run_folder: Path, config: Config) -> None:
