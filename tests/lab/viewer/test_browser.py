@@ -231,20 +231,6 @@ def test_page_run_curves_read_step_and_link_rollouts(browser: Any, page: Path, r
         assert "Step 1, row 0" in at.inner_text("#rollout h2")
 
 
-def test_page_run_begins_with_its_change_and_three_charts(browser: Any, page: Path) -> None:
-    with opened(browser, page, "view=run") as at:
-        assert at.inner_text("section .change") == at.evaluate("DATA.change")
-        assert at.evaluate("DATA.change").startswith("Validation ")
-        charts = at.locator(".charts.large figure")
-        titles = [str(chart.get_attribute("data-chart")) for chart in charts.all()]
-        assert titles[0].startswith("Validation on")
-        assert titles[1:] == ["Distance from the teacher (KL)", "Length of completions"]
-        large, small = charts.nth(1).bounding_box(), None
-        at.click("#more summary")
-        small = at.locator("#more figure").first.bounding_box()
-        assert large["height"] > 1.2 * small["height"]
-
-
 def test_page_numbers_are_rounded_as_in_tables(browser: Any, page: Path) -> None:
     values = [n / 80 for n in range(81)] + [0.1525, 0.3125, 1000.5, 1001.5, 0.0005, 2 / 3]
     with opened(browser, page) as at:
