@@ -86,19 +86,6 @@ def test_citation_names_this_version_and_licence() -> None:
     assert (citation["version"], citation["license"]) == (__version__, "Apache-2.0")
 
 
-def test_ci_script_runs_the_quick_tests_by_themselves_and_then_the_rest_of_make_check() -> None:
-    makefile, script = (ROOT / "Makefile").read_text(), (ROOT / ".ci/run").read_text()
-    made = [line.split()[1:] for line in script.splitlines() if line.startswith("make ")]
-    assert made == [
-        ["--jobs=3", "setup", "vllm"],
-        ["test"],
-        ["--jobs=2", "lint", "docs", "test-slow"],
-    ]
-    check = re.search(r"^check: ([\w -]*\w)", makefile, re.MULTILINE)
-    assert check is not None
-    assert sorted(check[1].split()) == sorted(["test", "lint", "docs", "test-slow"])
-
-
 MAKE_VARIABLES = {"$$(date +%Y%m%d-%H%M%S)": "now", "$$table": "mask-ratio"}
 
 
