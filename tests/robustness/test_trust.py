@@ -170,8 +170,8 @@ def test_no_command_runs_what_a_strangers_run_names_unasked(
     if command in ("resume", "held-out-kl"):
         for code in executables_of(to_table(read_run(folder))):
             assert f"{code.setting} {json.dumps(code.name)}" in message
-    elif status:
-        assert ("--no-rescore" if command == "show" else "--grading.") in message
+    elif status and not is_refused_otherwise:
+        assert ("--no-rescore" if command == "show" else "--grading.grader") in message
 
 
 def test_named_code_of_a_strangers_run_is_run_for_this_call_alone(
