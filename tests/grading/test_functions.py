@@ -19,7 +19,7 @@ from paint.evaluation.store import reopen_store
 from paint.grading import functions
 from paint.grading.contract import Grade, GradingError, Item
 from paint.grading.graders import find_grader, open_grader, short_names
-from runs import changed, rows_of, stored, train
+from runs import changed, rows_of, small_run, stored, train
 
 Row = Mapping[str, Any]
 
@@ -116,13 +116,9 @@ def test_batch_grader_takes_all_completions_in_one_call() -> None:
             assert grader.grade([]) == []
 
 
-STEP: dict[str, dict[str, Any]] = {
-    "data": {"limit": 4},
-    "model": {"lora_rank": 4, "lora_alpha": 8},
-    "rollout": {"max_new_tokens": 8, "batch_size": 4, "samples_per_problem": 2},
-    "train": {"steps": 1, "batch_size": 4, "micro_batch_size": 4},
-    "validation": {"path": "demo", "limit": 2, "samples": 1, "max_new_tokens": 8},
-}
+STEP = small_run(8, limit=4, at_once=4, steps=1, batch_size=4, micro_batch_size=4)
+STEP |= {"validation": {"path": "demo", "limit": 2, "samples": 1, "max_new_tokens": 8}}
+STEP["rollout"] |= {"samples_per_problem": 2}
 QUIET = Display(enabled=False)
 
 

@@ -19,14 +19,11 @@ from paint.inference.local import LocalEngine
 from paint.inference.stored import StoredEngine
 from paint.models.policy import load_policy
 from paint.resolve.check import check_config
-from runs import adapter, assert_same, changed, stored, train, write_problems
+from runs import adapter, assert_same, changed, small_run, stored, train, write_problems
 
-SMALL: dict[str, dict[str, Any]] = {
-    "model": {"lora_rank": 4, "lora_alpha": 8},
-    "data": {"limit": 6},
-    "rollout": {"max_new_tokens": 60, "batch_size": 8},
-    "train": {"steps": 2, "batch_size": 4, "micro_batch_size": 4, "checkpoint_every": 1},
-}
+SMALL = small_run(
+    60, limit=6, at_once=8, steps=2, batch_size=4, micro_batch_size=4, checkpoint_every=1
+)
 SAMPLING = Sampling(1.0, 1.0, -1, 60)
 
 

@@ -15,13 +15,9 @@ from paint.lab.comparison_report import title_of
 from paint.lab.eval_protocols import protocol_for
 from processes import write_recipe
 from reports import report_in, row_of
-from runs import Sections, changed, write_problems
+from runs import changed, small_run, write_problems
 
-SMALL: Sections = {
-    "model": {"lora_rank": 4, "lora_alpha": 8},
-    "rollout": {"max_new_tokens": 40},
-    "train": {"steps": 1, "batch_size": 2, "micro_batch_size": 2},
-}
+SMALL = small_run(40, steps=1, batch_size=2, micro_batch_size=2)
 
 
 @pytest.mark.parametrize(

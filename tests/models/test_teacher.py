@@ -27,7 +27,7 @@ from paint.resolve.check import check_config
 from paint.training import checkpoint
 from paint.training.run_log import append_metrics, new_run
 from paint.training.train_step import Setup
-from runs import assert_same, assert_same_history, changed, train, train_in_parts
+from runs import assert_same, assert_same_history, changed, small_run, train, train_in_parts
 
 PROMPTS = [[5, 20, 31, 7], [9, 9, 12, 40, 41, 42, 43], [3]]
 COMPLETIONS = [[50, 60, 70], [80], [90, 91, 92, 93, 94]]
@@ -343,12 +343,7 @@ def test_full_ema_teacher_averages_every_weight(head: str, request: pytest.Fixtu
 
 
 STEPS = {"steps": 5, "batch_size": 4, "micro_batch_size": 2, "checkpoint_every": 2}
-SMALL: dict[str, dict[str, Any]] = {
-    "data": {"limit": 40},
-    "model": {"lora_rank": 4, "lora_alpha": 8},
-    "rollout": {"max_new_tokens": 60, "batch_size": 4},
-    "train": STEPS | {"learning_rate": 1e-3},
-}
+SMALL = small_run(60, limit=40, at_once=4, **STEPS, learning_rate=1e-3)
 
 
 def small(**sections: dict[str, Any]) -> Config:

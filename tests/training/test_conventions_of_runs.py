@@ -17,15 +17,12 @@ from paint.evaluation.generate import with_date
 from paint.lab.eval_protocols import protocol_for
 from paint.lab.runner import ExperimentRun, run_experiment
 from paint.models.policy import load_policy, load_tokenizer
-from runs import changed, stored, train
+from runs import changed, small_run, stored, train
 
 FIRST, SECOND = "2024-02-03", "2024-02-09"
-SMALL: dict[str, dict[str, Any]] = {
-    "data": {"limit": 20},
-    "model": {"lora_rank": 4, "lora_alpha": 8},
-    "rollout": {"max_new_tokens": 16, "batch_size": 4},
-    "train": {"steps": 1, "batch_size": 4, "micro_batch_size": 4, "checkpoint_every": 1},
-}
+SMALL = small_run(
+    16, limit=20, at_once=4, steps=1, batch_size=4, micro_batch_size=4, checkpoint_every=1
+)
 
 
 def model_with(template: str, folder: Path) -> str:

@@ -13,14 +13,9 @@ from paint.core import storage
 from paint.core.storage import CorruptFileError
 from paint.models.policy import Policy
 from paint.training.token_log import read_tokens, token_bytes, tokens_path
-from runs import changed, stored, train
+from runs import changed, small_run, stored, train
 
-SMALL = {
-    "data": {"limit": 100},
-    "model": {"lora_rank": 4, "lora_alpha": 8},
-    "rollout": {"max_new_tokens": 40},
-    "train": {"steps": 1, "batch_size": 6, "micro_batch_size": 4},
-}
+SMALL = small_run(40, limit=100, steps=1, batch_size=6, micro_batch_size=4)
 
 
 @pytest.fixture(scope="module")
