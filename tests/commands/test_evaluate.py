@@ -2,9 +2,6 @@
 
 from pathlib import Path
 
-import pytest
-
-from paint.cli import main
 from paint.config.run_folder import read_run
 from paint.config.schema import EvaluationConfig
 from paint.evaluation.defaults import evaluation_of, protocol_of
@@ -34,17 +31,3 @@ def test_eval_of_run_takes_its_defaults_and_flags_override_them(run: Path) -> No
     assert parse(["eval", "owner/name", str(run)]).config == EvaluationConfig()
     demo = parse(["eval", "demo", str(run)]).config
     assert (demo.benchmarks, demo.rollout.max_new_tokens) == (("demo",), 96)
-
-
-def test_eval_says_how_many_answers_are_missing(
-    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    line = ["eval", str(run / "checkpoints/step-000003"), "--output-dir", str(tmp_path)]
-    assert main([*line, "--samples", "1"]) == 0
-    said = capsys.readouterr().out
-    assert "to generate: 8 answers to " in said
-    assert ", of at most 60 tokens" in said
-    assert main([*line, "--samples", "1", "--limit", "2"]) == 0  # all of these are stored
-    assert "to generate" not in capsys.readouterr().out
-    assert main([*line, "--samples", "2", "--limit", "2"]) == 0
-    assert "to generate: 4 answers to " in capsys.readouterr().out
