@@ -116,12 +116,6 @@ def test_experiment_continued_on_another_day_has_one_date(
     assert dates == {FIRST}
 
 
-def test_run_template_without_clock_records_no_date(tmp_path: Path) -> None:
-    train(small("demo"), tmp_path / "run")
-    assert read_run(tmp_path / "run").model.date == "auto"
-    assert read_run_json(tmp_path / "run")["conventions"]["date"] is None
-
-
 def test_sft_prompt_that_opens_a_thought_closes_it_and_says_so(
     demo_copy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

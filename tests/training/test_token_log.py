@@ -53,7 +53,8 @@ LOGS = [({"token_rows": 0}, 0), ({"token_rows": 4}, 4), ({"token_rows": 100}, 6)
 
 @pytest.mark.parametrize(("log", "rows"), LOGS)
 def test_token_log_keeps_requested_rows(tmp_path: Path, log: dict[str, Any], rows: int) -> None:
-    train(changed("demo-paint", SMALL, {"log": log}), tmp_path)
+    short = {"rollout": {"max_new_tokens": 8}}
+    train(changed("demo-paint", SMALL, short, {"log": log}), tmp_path)
     path = tokens_path(tmp_path, 1)
     assert (len(read_tokens(path)) if path.exists() else 0) == rows
 
