@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -515,15 +516,12 @@ def test_page_of_tables_draws_lines_intervals_and_cells(browser: Any, tmp_path: 
         assert figures.locator("circle title").all_text_contents() == titles
 
 
-@pytest.mark.parametrize("width", [390, 1280])
-def test_pages_fit_their_window(
-    browser: Any, page: Path, run: Path, tmp_path: Path, width: int
-) -> None:
+def test_pages_fit_their_window(browser: Any, page: Path, run: Path, tmp_path: Path) -> None:
     evaluation = show_targets([run / "validation"], Display(enabled=False), out=tmp_path / "e.html")
     for path in (page, evaluation):
         with opened(browser, path) as at:
-            at.set_viewport_size({"width": width, "height": 860})
-            for tab in range(3):
+            for width, tab in product((390, 1280), range(3)):
+                at.set_viewport_size({"width": width, "height": 860})
                 at.click(f"[role=tab] >> nth={tab}")
                 assert at.evaluate("document.documentElement.scrollWidth") <= width
                 scrolled = "[...document.querySelectorAll('.scroll')].filter(e => e.offsetParent)"
