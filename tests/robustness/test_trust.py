@@ -143,7 +143,7 @@ def is_needed(command: str, setting: str) -> bool:
 
 
 QUICK = {("eval", "grader"), ("eval options", "grader"), ("eval --help", "grader")}
-QUICK |= {("show", "divergence"), *product(["resume", "held-out-kl"], CODE)}
+QUICK |= {("show", "divergence"), ("held-out-kl", "urls"), *product(["resume"], CODE)}
 
 
 @pytest.mark.parametrize(
