@@ -162,6 +162,13 @@ def completed(row: int = 0, tokens: int = 1, text: str = "", **more: Any) -> Rol
     return Rollout(row, Problem("p", "s", "a", "1"), [1], completion, text, **more)
 
 
+class Once:
+    """An environment that asks for a check once."""
+
+    def step(self, messages: list[Any], completion: str) -> str | None:
+        return None if len(messages) > 2 else "Check it."
+
+
 def resume_command(folder: Path) -> list[str]:
     return [sys.executable, "-m", "paint.cli", "resume", str(folder)]
 

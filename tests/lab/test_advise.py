@@ -46,7 +46,7 @@ from paint.objective.divergences import FORWARD_KL, REVERSE_KL, Divergence
 from paint.resolve.check import check_config
 from paint.training.token_log import read_tokens, tokens_path
 from reports import of_rewards, report_in, row_of
-from runs import Sections, changed, rows_of, stored, train, write_problems
+from runs import Once, Sections, changed, rows_of, stored, train, write_problems
 
 DEMO = changed("demo-paint", {"rollout": {"max_new_tokens": 60}, "data": {"limit": 40}})
 
@@ -152,13 +152,6 @@ def test_advise_on_stored_rollouts_finds_the_same(folder: Path, tmp_path: Path) 
     for row in select_rows(report.rows, policy="solution@0"):
         before = row_of(report_in(folder), policy="solution@0", metric=row.metric)
         assert row.mean == pytest.approx(before.mean)
-
-
-class Once:
-    """Asks for a check once."""
-
-    def step(self, messages: list[Any], completion: str) -> str | None:
-        return None if len(messages) > 2 else "Check it."
 
 
 @pytest.mark.slow
