@@ -1,12 +1,8 @@
-"""Warnings: each of the package is seen in a shell and from Python, once, without any set-up."""
+"""Warnings of a run are seen in a shell and from Python, once, without any set-up."""
 
-import ast
 import os
 import subprocess
 import sys
-from collections import defaultdict
-from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 from shlex import split
 
@@ -15,45 +11,6 @@ import pytest
 from paint.config.schema import PromptsConfig
 from paint.data.problems import Problem
 from paint.evaluation.generate import other_form
-
-SOURCE = Path(__file__).parents[1] / "src" / "paint"
-
-DISPLAYS = {
-    *("display", "Display()", "self.display", "setup.display"),
-    *("self.server.display", "self.counter.display"),
-}
-PASSED_ON = ("self.warn", "self.graphed.warn", "endpoint.warn")
-"""Attributes that hold the ``warn`` of a display, or a method that calls it."""
-
-
-def method_calls() -> Iterator[tuple[str, Path, ast.Call]]:
-    """Every call of a method in the package with its name, but those of the display itself."""
-    for path in sorted(SOURCE.rglob("*.py")):
-        if path.name != "display.py":
-            for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-                if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-                    yield node.func.attr, path, node
-
-
-@cache
-def calls() -> dict[str, list[tuple[Path, ast.Call]]]:
-    """The calls of each name, with their files."""
-    found = defaultdict(list)
-    for name, path, call in method_calls():
-        found[name].append((path, call))
-    return found
-
-
-def test_warn_is_called_on_displays_alone() -> None:
-    assert len(calls()["warn"]) > 30
-    for path, call in calls()["warn"]:
-        assert isinstance(call.func, ast.Attribute)
-        whole, owner = ast.unparse(call.func), ast.unparse(call.func.value)
-        assert owner in DISPLAYS or whole in PASSED_ON, f"{path} line {call.lineno}: {whole}"
-    for name in ("warning", "error", "exception"):  # of a logger, past the display
-        for path, call in calls()[name]:
-            owner = ast.unparse(call.func).partition(".")[0]
-            assert owner.lower() not in ("logger", "logging"), f"{path} line {call.lineno}"
 
 
 def test_prompt_that_asks_for_what_the_grader_does_not_read_is_warned_of() -> None:
