@@ -226,16 +226,6 @@ def test_callbacks_see_every_step_and_change_no_context_of_the_run(tmp_path: Pat
         assert set(run.rollouts(step)["context"]) == {"Add from the left."}
 
 
-def test_train_context_function_beyond_limit_after_start_is_refused(tmp_path: Path) -> None:
-    def grow(row: Any, rows: Any, seed: int) -> str:
-        return "so " * (600 if seed else 1)
-
-    with pytest.raises(DataError, match=r"problem \S+: .* teacher prompt of \d+ tokens"):
-        paint.train(
-            "demo-paint", data=ROWS, context={"source": grow}, output_dir=tmp_path / "run", **SMALL
-        )
-
-
 @pytest.mark.parametrize("callbacks", [Recorder, None, [None], [Recorder], [print], [object()]])
 def test_train_what_is_no_callback_is_refused_before_anything_is_written(
     callbacks: Any, tmp_path: Path, unchecked: None

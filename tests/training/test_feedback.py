@@ -75,17 +75,6 @@ def test_train_without_any_feedback_updates_nothing(
     assert_untrained(tmp_path, config)
 
 
-def test_other_feedback_is_that_of_another_completion(tmp_path: Path) -> None:
-    train(small({"context": {"source": "other_feedback"}}), tmp_path)
-    rows = stored(tmp_path)
-    assert any(row["kept"] for row in rows)
-    for row in (row for row in rows if row["kept"]):
-        others = {other.get("feedback") for other in rows} - {row["feedback"]}
-        of_problem = {o.get("feedback") for o in rows if o["problem_id"] == row["problem_id"]}
-        of_problem -= {row["feedback"], None}
-        assert row["context"] in (of_problem or others)
-
-
 def test_sdpo_teacher_reads_a_right_peer_and_feedback(tmp_path: Path) -> None:
     recipe = read_recipe(find_recipe("sdpo"), changed("demo-paint", SMALL))
     config = recipe.changed("rollout", samples_per_problem=4, temperature=1.5, top_k=20)
