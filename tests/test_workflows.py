@@ -34,14 +34,10 @@ def steps() -> list[dict[str, Any]]:
     ]
 
 
-def run_lines() -> list[str]:
-    return [line for step in steps() for line in step.get("run", "").splitlines()]
-
-
 def test_workflow_runs_make_targets_and_scripts_that_exist() -> None:
     targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     called, scripts = set(), set()
-    for line in run_lines():
+    for line in "\n".join(step.get("run", "") for step in steps()).splitlines():
         command, *words = line.split() or [""]
         if command == "make":
             called |= {word for word in words if "=" not in word}

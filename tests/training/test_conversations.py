@@ -455,9 +455,8 @@ class Broken:
         raise TypeError("no turn can be answered")
 
 
-@pytest.mark.parametrize("grader", ["math", "none"])
-def test_train_with_an_environment_that_always_fails_names_it(grader: str, tmp_path: Path) -> None:
-    config = small({"grading": {"grader": grader}}, environment=Broken)
+def test_train_with_an_environment_that_always_fails_names_it(tmp_path: Path) -> None:
+    config = small({"grading": {"grader": "none"}}, environment=Broken)
     with pytest.raises(
         GradingError, match=r"^step 1: the environment \S+:Broken failed on 4 of 4 "
     ):
