@@ -1,28 +1,18 @@
 """Joint layers compute what their layers compute, with the adapters of now."""
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from torch import Tensor
-from transformers import (
-    GPT2Config,
-    GPT2LMHeadModel,
-    Phi3Config,
-    Phi3ForCausalLM,
-    PreTrainedModel,
-    Qwen2Config,
-    Qwen2ForCausalLM,
-)
 
 from conftest import DEMO, move
 from paint.config.schema import TeacherConfig
 from paint.models.joint_layers import JointLayers
 from paint.models.policy import Policy, load_policy
 from paint.models.teacher import open_teacher
+from tiny_models import tiny_config, tiny_model
 
 IDS = torch.arange(24).view(4, 6) + 5
 
@@ -98,36 +88,20 @@ def test_joint_layers_take_weights_that_were_replaced(trained: Policy) -> None:
         torch.testing.assert_close(states(trained), expected, rtol=1e-5, atol=1e-5)
 
 
-SHAPE: dict[str, Any] = {"vocab_size": 40, "hidden_size": 32, "num_hidden_layers": 2}
-SHAPE |= {"num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 48}
-SHAPE |= {"pad_token_id": 0}
-FAMILIES: dict[str, tuple[Callable[[], PreTrainedModel], list[str], list[int]]] = {
-    "biases, some layers adapted": (
-        lambda: Qwen2ForCausalLM(Qwen2Config(**SHAPE)),
-        ["q_proj", "v_proj", "down_proj"],
-        [1, 1, 2, 1],  # q, v, gate with up, down; k stands between q and v without an adapter
-    ),
-    "fused layers": (
-        lambda: Phi3ForCausalLM(Phi3Config(**SHAPE)),
-        ["qkv_proj", "gate_up_proj"],
-        [1, 1],
-    ),
-    "other layers": (
-        lambda: GPT2LMHeadModel(GPT2Config(vocab_size=40, n_embd=32, n_layer=2, n_head=4)),
-        ["c_fc"],
-        [],
-    ),
+FAMILIES: dict[str, tuple[list[str], list[int]]] = {
+    # q, v, gate with up, down, with biases; k stands between q and v without an adapter
+    "qwen2": (["q_proj", "v_proj", "down_proj"], [1, 1, 2, 1]),
+    "phi3": (["qkv_proj", "gate_up_proj"], [1, 1]),
+    "gpt2": (["c_fc"], []),
 }
 
 
 @pytest.mark.filterwarnings("ignore:fan_in_fan_out")
 @pytest.mark.parametrize("family", FAMILIES)
 def test_joint_layers_of_families_give_states_of_layers(policy: Policy, family: str) -> None:
-    make, targets, sizes = FAMILIES[family]
-    torch.manual_seed(0)
-    model = get_peft_model(
-        make().eval(), LoraConfig(r=3, target_modules=targets, init_lora_weights=False)
-    )
+    targets, sizes = FAMILIES[family]
+    settings = LoraConfig(r=3, target_modules=targets, init_lora_weights=False)
+    model = get_peft_model(tiny_model(tiny_config(family)), settings)
     with torch.no_grad():  # biases start at 0
         for name, parameter in model.named_parameters():
             if name.endswith("bias"):
