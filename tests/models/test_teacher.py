@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from conftest import DEMO, logits_alone, move
+from conftest import DEMO, logits_alone, move, untie
 from paint.config.run_folder import read_metrics
 from paint.config.schema import Config, TeacherConfig
 from paint.core.demo_files import MODEL
@@ -80,11 +80,7 @@ def full() -> Policy:
 @pytest.fixture
 def untied(demo_copy: Path) -> Policy:
     """A model, all of whose weights are trained, with a head that is not the embedding."""
-    model = AutoModelForCausalLM.from_pretrained(demo_copy, dtype="float32")
-    model.config.tie_word_embeddings = False
-    model.lm_head.weight = torch.nn.Parameter(1.1 * model.lm_head.weight.detach())
-    model.save_pretrained(demo_copy)
-    return load_policy(replace(FULL, path=str(demo_copy)), seed=0)
+    return load_policy(replace(FULL, path=untie(demo_copy)), seed=0)
 
 
 def test_frozen_teacher_is_base_model(policy: Policy) -> None:
