@@ -604,13 +604,6 @@ def test_objective_temperature_defaults_to_rollout_temperature() -> None:
     assert check_config(own).objective == dataclasses.replace(Objective(), temperature=1.3)
 
 
-def test_paint_loss_clip_none_ignores_clip() -> None:
-    loss = paint_loss(STUDENT, TEACHER, [6], clip=0.0, clip_mode="none")
-    assert torch.equal(loss.per_token, loss.stats["kl"])
-    assert not loss.stats["clipped"].any()
-    assert_close(loss.stats["unclipped_mass"], torch.ones(6, dtype=torch.float64))
-
-
 @pytest.mark.parametrize("temperature", [1.0, 1.1, 0.3])
 def test_token_log_probs_match_float64_reference(temperature: float) -> None:
     logits, _ = views(5)
