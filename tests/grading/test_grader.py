@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paint import PaintError
@@ -247,6 +247,7 @@ WORDS = r"\ { } $ boxed \boxed \boxed{ <think> </think> \frac 1 - , ."
 PIECES = st.sampled_from([*WORDS.split(), " ", "\ud800"])
 
 
+@settings(max_examples=50)
 @given(
     st.lists(PIECES | st.text(max_size=3)).map("".join),
     st.lists(PIECES).map("".join),
