@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -23,16 +22,13 @@ from runs import (
     assert_same_history,
     changed,
     parse,
+    small_run,
     stored,
     train,
     write_problems,
 )
 
-SMALL: dict[str, dict[str, Any]] = {
-    "model": {"lora_rank": 4, "lora_alpha": 8},
-    "rollout": {"max_new_tokens": 60, "batch_size": 8},
-    "train": {"steps": 2, "batch_size": 8, "learning_rate": 1e-4, "checkpoint_every": 1},
-}
+SMALL = small_run(60, at_once=8, steps=2, batch_size=8, learning_rate=1e-4, checkpoint_every=1)
 
 
 @pytest.mark.slow
