@@ -235,7 +235,7 @@ def test_read_recipe_on_base_changes_only_what_the_file_names() -> None:
             "paint-anchored",
             [
                 'train.method: "distillation" -> "paintvariants.anchored:Anchored"',
-                "train.options.base_weight: unset -> 0.2",
+                "train.options.base_weight: None -> 0.2",
             ],
         ),
     ):

@@ -9,8 +9,9 @@ import importlib.util
 import json
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_type_hints
 
 from paint.config.other_names import OTHER_NAMES
 from paint.config.schema import Config, RolloutConfig
@@ -20,9 +21,7 @@ from paint.core.extensions import (
     is_spec,
     named_options,
     option_fields,
-    option_types,
     plain_options,
-    values_of,
 )
 from paint.core.nesting import parse_toml, require_shallow
 from paint.core.recipe_packages import is_shipped, recipe_folders
@@ -42,6 +41,12 @@ Settings = TypeVar("Settings", bound=Any)
 
 # Settings of command lines and of addresses, which get the key of servers, with what is none.
 _STARTED = {"rollout.server": RolloutConfig().server, "rollout.server_args": "", "rollout.urls": ""}
+
+# Settings that name objects: extensions' own, and their options, such as a divergence.
+_OF_OBJECTS = {"conversation.tools"}
+for _name, _kind in _SECTIONS.items():
+    for _pair in option_fields(_kind).items():
+        _OF_OBJECTS |= {f"{_name}.{_key}" for _key in _pair}
 
 # Settings that take objects of one class alone, so that of the package none but extensions.
 _OF_A_CLASS = ("train.method", "train.optimizer", "objective.divergence", "rollout.engine")
@@ -96,11 +101,9 @@ def find_recipe(name: str) -> Path:
         raise ConfigError(
             f"{name} is a folder of recipes, which `paint compare` trains; here name one of them"
         )
-    is_path = "/" in name or "\\" in name
-    if name.endswith(".toml") or (is_path and Path(name).exists()):
-        return Path(name)
     hint = did_you_mean(name, [*shipped_folders(), *shipped])
-    if is_path and not hint:
+    is_path = "/" in name or "\\" in name
+    if name.endswith(".toml") or (is_path and (Path(name).exists() or not hint)):
         return Path(name)
     hint = hint or f"; there are {', '.join([*shipped_recipes(), *shipped_folders()])}"
     if not recipe_folders():
@@ -148,11 +151,7 @@ def read_recipe(path: str | Path, base: Config | None = None) -> Config:
 
 def to_table(config: Config) -> dict[str, dict[str, Any]]:
     """Convert a config to nested dicts and lists for JSON; `from_table` is the inverse."""
-    table: dict[str, dict[str, Any]] = {}
-    for name in _SECTIONS:
-        values = values_of(getattr(config, name))
-        table[name] = {key: _plain(value) for key, value in values.items()}
-    return table
+    return nested({name: _plain(attrgetter(name)(config)) for name in SETTINGS})
 
 
 def _plain(value: Any) -> Any:
@@ -167,24 +166,20 @@ def executables_of(table: Mapping[str, Any]) -> list[Executable]:
     """Return what settings name that may run or be connected to, and is not shipped."""
     found = []
     for section, settings in table.items():
-        owners = option_fields(_SECTIONS[section]) if section in _SECTIONS else {}
         # Of an evaluation, some settings are in no section.
         for key, value in settings.items() if isinstance(settings, Mapping) else ():
             setting = f"{section}.{key}"
-            for text in _texts(value):
-                if setting in _STARTED:
-                    is_code = text != _STARTED[setting]
-                # An option may name an object, too, such as a divergence.
-                elif key in (*owners, *owners.values()) or setting == "conversation.tools":
-                    is_built_in = setting in _OF_A_CLASS and text.startswith("paint.")
-                    # Not an engine, whose options may be addresses.
-                    is_method = setting == "train.method" and is_shipped(text)
-                    is_code = is_spec(text) and not (is_built_in or is_method)
-                else:
-                    is_code = False
-                if is_code:
-                    found.append(Executable(setting, text))
+            found += [Executable(setting, text) for text in _texts(value) if _runs(setting, text)]
     return found
+
+
+def _runs(setting: str, text: str) -> bool:
+    if setting in _STARTED:
+        return text != _STARTED[setting]
+    is_of_package = setting in _OF_A_CLASS and text.startswith("paint.")
+    # Not an engine, whose options may be addresses.
+    is_method = setting == "train.method" and is_shipped(text)
+    return setting in _OF_OBJECTS and is_spec(text) and not (is_of_package or is_method)
 
 
 def _texts(value: Any) -> list[str]:
@@ -294,8 +289,8 @@ def _typed(name: str, value: Any, base: Any) -> Any:
     else:
         key, option = rest
         kinds: dict[str, Any] = {}
-        for options in named_options(owner, key, f"{section_name}."):
-            kinds |= option_types(type(options), option_fields(type(owner))[key])
+        for options, _ in named_options(owner, key, f"{section_name}."):
+            kinds |= get_type_hints(options)
         if option not in kinds:
             raise ConfigError(
                 f"unknown option {name}{did_you_mean(option, kinds)}; there are "
@@ -309,13 +304,8 @@ def _typed(name: str, value: Any, base: Any) -> Any:
 
 def differences(a: Config, b: Config) -> list[str]:
     """List the settings that differ, such as `train.seed: 0 -> 1`, in the config's order."""
-    before, after = settings_by_name(a), settings_by_name(b)
-    lines = []
-    for name in before | after:
-        if name not in before or name not in after or before[name] != after[name]:
-            old, new = (format_value(t[name]) if name in t else "unset" for t in (before, after))
-            lines.append(f"{name}: {old} -> {new}")
-    return lines
+    varied = varied_settings([a, b])
+    return [f"{name}: {' -> '.join(map(format_value, both))}" for name, both in varied.items()]
 
 
 def varied_settings(configs: Sequence[Config]) -> dict[str, list[Any]]:
@@ -335,13 +325,12 @@ def varied_settings(configs: Sequence[Config]) -> dict[str, list[Any]]:
 def settings_by_name(config: Config) -> dict[str, Any]:
     """Return all settings by their full names, each option of an extension by its own."""
     found = {}
-    for section, settings in to_table(config).items():
-        for key, value in settings.items():
-            if isinstance(value, dict):
-                for option, number in value.items():
-                    found[f"{section}.{key}.{option}"] = number
-            else:
-                found[f"{section}.{key}"] = value
+    for name in SETTINGS:
+        value = _plain(attrgetter(name)(config))
+        if isinstance(value, dict):
+            found |= {f"{name}.{option}": one for option, one in value.items()}
+        else:
+            found[name] = value
     return found
 
 
@@ -352,28 +341,19 @@ def flags(config: Config, default: Config) -> list[str]:
         is_replaced = name == "train.steps" and config.train.epochs is not None
         if is_replaced or (name in before and value == before[name]):
             continue
-        *outer, key = name.split(".")
-        # Fields of the type bool and options are switches; "auto" or true has a value.
-        field = getattr(Config(), outer[0]).__dataclass_fields__.get(key)
-        if isinstance(value, bool) and (field is None or field.type is bool):
-            key = key if value else f"no-{key}"
-            words.append(f"--{'.'.join([*outer, key])}".replace("_", "-"))
-            continue
         flag = f"--{name}".replace("_", "-")
         texts = list(map(str, value if isinstance(value, list) else [value]))
-        if len(texts) == 1 and texts[0].startswith("-"):  # apart, it would be read as a flag
-            words.append(f"{flag}={texts[0]}")
-        else:
-            words += [flag, *texts]
+        # With =, as a value that begins with a dash would be read as a flag.
+        words += [f"{flag}={texts[0]}"] if len(texts) == 1 else [flag, *texts]
     return words
 
 
-def require_bitsandbytes(setting: str) -> None:
+def require_package(setting: str, package: str) -> None:
     """Raise ConfigError unless the package that a setting with this value needs is installed."""
-    if importlib.util.find_spec("bitsandbytes") is None:
+    if importlib.util.find_spec(package) is None:
         raise ConfigError(
-            f"{setting} needs bitsandbytes, which is not installed: pip install bitsandbytes, or "
-            f"leave the setting out"
+            f"{setting} needs {package}, which is not installed: pip install {package}, or leave "
+            f"the setting out"
         )
 
 

@@ -4,7 +4,6 @@ A config itself is data (paint.config.schema): ranges are checked there, what ne
 sections or the machine here. No model is loaded, and torch is not imported.
 """
 
-import importlib.util
 import shlex
 import shutil
 from collections.abc import Collection, Iterator, Mapping
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from paint.config.context_sources import SOURCES, ContextSource, context_source
-from paint.config.recipe import require_bitsandbytes
+from paint.config.recipe import require_package
 from paint.config.run_folder import RunError, latest_checkpoint, read_run, step_of
 from paint.config.schema import (
     CPU_ROWS,
@@ -373,15 +372,11 @@ def require_trainable(run: Resolved) -> None:
     config = run.config
     require_paths(config)
     for tracker in config.log.trackers:
-        if importlib.util.find_spec(tracker) is None:
-            raise ConfigError(
-                f"log.trackers names {tracker}, which is not installed: "
-                f"pip install {tracker}, or remove it"
-            )
+        require_package(f"log.trackers {tracker}", tracker)
     with extension_errors("train.optimizer", config.train.optimizer):
         run.optimizer.check(config.train)
     if config.model.quantization == "nf4":
-        require_bitsandbytes("model.quantization nf4")
+        require_package("model.quantization nf4", "bitsandbytes")
     _check_trained_weights(config)
     why = unserved(config.model)
     is_met = not (run.engine.is_remote and why)
