@@ -61,6 +61,16 @@ def shipped_folders() -> list[str]:
     return sorted({name.rpartition("/")[0] for name in _shipped() if "/" in name})
 
 
+def find_recipe(name: str) -> Path:
+    """Return the path of one recipe: a shipped one by name, or a file (.toml or with a slash)."""
+    paths = find_recipes(name)
+    if name not in _shipped() and paths != [Path(name)]:
+        raise ConfigError(
+            f"{name} is a folder of recipes, which `paint compare` trains; here name one of them"
+        )
+    return paths[0]
+
+
 def find_recipes(name: str) -> list[Path]:
     """Return the path of a recipe, or those of the TOML files of a folder, sorted by name.
 
@@ -68,14 +78,23 @@ def find_recipes(name: str) -> list[Path]:
 
     Raises ConfigError if there is no such recipe, or the folder has none or cannot be read.
     """
-    plain = name.rstrip("/")
+    shipped, plain = _shipped(), name.rstrip("/")
+    places = shipped.get(name, {})
+    if len(places) > 1:
+        raise ConfigError(
+            f"{name} is a recipe of {' and of '.join(places)}; name the file of one: "
+            f"{', '.join(map(str, places.values()))}"
+        )
+    if places:
+        return list(places.values())
     if plain in shipped_folders():
-        return [find_recipe(other) for other in _shipped() if other.rpartition("/")[0] == plain]
-    if not _is_folder(name):
-        return [find_recipe(name)]
-    with wrap_errors(f"{name} cannot be read", ConfigError, "name a folder of recipes"):
+        return [find_recipe(other) for other in shipped if other.rpartition("/")[0] == plain]
+    with wrap_errors(f"{name} cannot be read", ConfigError, "name a recipe, a TOML file"):
+        is_folder = bool(plain) and Path(name).is_dir()
         # Hidden files are copies that editors and systems keep.
         files = [path for path in Path(name).glob("[!.]*.toml") if not path.is_dir()]
+    if not is_folder:
+        return [_file_of(name)]
     if (Path(name) / "run.json").exists():
         raise ConfigError(
             f"{name} is a run, and no recipe; `paint config {name} > FILE.toml` writes one of it"
@@ -85,23 +104,8 @@ def find_recipes(name: str) -> list[Path]:
     return sorted(files, key=lambda path: path.stem)
 
 
-def find_recipe(name: str) -> Path:
-    """Return the path of one recipe: a shipped one by name, or a file (.toml or with a slash)."""
-    shipped = _shipped()
-    places = shipped.get(name, {})
-    if len(places) > 1:
-        raise ConfigError(
-            f"{name} is a recipe of {' and of '.join(places)}; name the file of one: "
-            f"{', '.join(map(str, places.values()))}"
-        )
-    if places:
-        return next(iter(places.values()))
-    if name.rstrip("/") in shipped_folders() or _is_folder(name):
-        find_recipes(name)  # refuses a run, and a folder without recipes
-        raise ConfigError(
-            f"{name} is a folder of recipes, which `paint compare` trains; here name one of them"
-        )
-    hint = did_you_mean(name, [*shipped_folders(), *shipped])
+def _file_of(name: str) -> Path:
+    hint = did_you_mean(name, [*shipped_folders(), *_shipped()])
     is_path = "/" in name or "\\" in name
     if name.endswith(".toml") or (is_path and (Path(name).exists() or not hint)):
         return Path(name)
@@ -122,12 +126,6 @@ def _shipped() -> dict[str, dict[str, Path]]:
             name = path.relative_to(folder).as_posix().removesuffix(".toml")
             found.setdefault(name, {})[package] = path
     return dict(sorted(found.items()))
-
-
-def _is_folder(name: str) -> bool:
-    plain = name.rstrip("/")
-    with wrap_errors(f"{name} cannot be read", ConfigError, "name a recipe, a TOML file"):
-        return bool(plain) and plain not in _shipped() and Path(name).is_dir()
 
 
 def read_recipe(path: str | Path, base: Config | None = None) -> Config:
@@ -383,12 +381,10 @@ def nearest_setting(name: str, known: Iterable[str] = SETTINGS) -> str:
     for other in known:
         if other.startswith(f"{name}."):
             return f"; it is a section, of settings such as {other}"
-    prefix = f"{section}." if section else ""
-    inside = [other.removeprefix(prefix) for other in known if other.startswith(prefix)]
-    keys = dict.fromkeys(other.partition(".")[0] for other in inside)
-    places = {other: prefix + other for other in keys}
-    if not (section and keys):
-        places |= {other.rpartition(".")[2]: other for other in known}
+    inside = {other.rpartition(".")[2]: other for other in known if other.startswith(f"{section}.")}
+    sections = {other.partition(".")[0]: other.partition(".")[0] for other in known}
+    keys = {other.rpartition(".")[2]: other for other in known}
+    places = inside or sections | keys
     for close in difflib.get_close_matches(key, places, n=1):
         return f"; did you mean {places[close]}?"
-    return f"; there are {', '.join(keys or known)}"
+    return f"; there are {', '.join(inside or sections)}"

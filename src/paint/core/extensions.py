@@ -363,15 +363,14 @@ def bind_options(
     return partial(function, options=options)
 
 
-def named_options(section: Any, key: str, prefix: str) -> list[tuple[Any, dict[str, Any]]]:
-    """Return the options of every extension that shares the table ``key`` of a section.
+def named_options(section: Any, key: str, prefix: str) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """Yield the options of every extension that shares the table ``key`` of a section.
 
     Each is a dataclass and its values, in which references to the environment stay as they are.
     """
     field = type(section).__dataclass_fields__[key]
     owner = field.metadata["options_of"]
     named = getattr(section, owner)
-    found = []
     for name in named if isinstance(named, tuple) else (named,):
         spec = field.metadata["built_in"].get(name, name)
         if ":" not in spec:  # built in, without options
@@ -383,8 +382,7 @@ def named_options(section: Any, key: str, prefix: str) -> list[tuple[Any, dict[s
             # Defaults stand for references in this check, as their variables need not be set.
             given = {name: value for name, value in values.items() if not is_reference(value)}
             _instance_of(kind, given, f"{prefix}{key}")
-            found.append((kind, values))
-    return found
+            yield kind, values
 
 
 def complete_options(section: Any, prefix: str) -> Any:
