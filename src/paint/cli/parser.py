@@ -37,16 +37,11 @@ class Line:
 
     def call(self) -> Any:
         named = {key: one for key, one in self.parameters.items() if key not in (JSON, VERBOSE)}
-        if settings_type(self.command) is not None:
-            named |= self.given
         targets: Sequence[Any] = ()
         for parameter in parameters_of(self.command.function):
-            name = parameter.name
             if parameter.kind is Parameter.VAR_POSITIONAL:
-                targets = named.pop(name)
-            elif parameter.kind is Parameter.KEYWORD_ONLY and note_of(parameter, SettingsOf):
-                named[name] = getattr(self.config, name)
-        return self.command.function(*targets, **named)
+                targets = named.pop(parameter.name)
+        return self.command.function(*targets, **named, **self.given)
 
 
 def find_command(line: Sequence[str], commands: Mapping[str, Command]) -> Command | None:

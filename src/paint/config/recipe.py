@@ -9,6 +9,7 @@ import importlib.util
 import json
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
@@ -309,15 +310,9 @@ def differences(a: Config, b: Config) -> list[str]:
 def varied_settings(configs: Sequence[Config]) -> dict[str, list[Any]]:
     """Return the settings that are not the same in all configs, in the config's order."""
     tables = [settings_by_name(config) for config in configs]
-    names: dict[str, None] = {}  # in the order of the config
-    for table in tables:
-        names |= dict.fromkeys(table)
-    varied = {}
-    for name in names:
-        values = [table.get(name) for table in tables]
-        if any(value != values[0] for value in values):
-            varied[name] = values
-    return varied
+    names = dict.fromkeys(chain.from_iterable(tables))  # in the order of the config
+    found = {name: [table.get(name) for table in tables] for name in names}
+    return {name: values for name, values in found.items() if any(v != values[0] for v in values)}
 
 
 def settings_by_name(config: Config) -> dict[str, Any]:

@@ -77,7 +77,7 @@ def _each(what: str, pattern: str) -> Check:
     return Check(what, lambda texts: all(map(compiled.fullmatch, texts)))
 
 
-def _can(read: Callable[[str], Any], text: str) -> bool:
+def _is_readable(read: Callable[[str], Any], text: str) -> bool:
     try:
         read(text)
     except ValueError:
@@ -87,7 +87,7 @@ def _can(read: Callable[[str], Any], text: str) -> bool:
 
 _ENDING = re.compile(r"\.(jsonl|json|csv|tsv|parquet)$", re.IGNORECASE)
 
-COMMAND_LINE = [Check("a command line whose quotes are closed", partial(_can, shlex.split))]
+COMMAND_LINE = [Check("a command line whose quotes are closed", partial(_is_readable, shlex.split))]
 TEMPERATURE = within("[0.001, 1000]")
 TOP_K = [Check("at least 1, or -1", lambda top_k: top_k >= 1 or top_k == -1)]
 # What "auto" becomes on a CPU, and for a model that has no plan.
@@ -121,7 +121,7 @@ NOT_NEGATIVE_NUMBER = within("[0, inf)")
 DATE = [
     Check(
         "auto or a date such as 2026-11-26",
-        lambda text: text == "auto" or _can(date.fromisoformat, text),
+        lambda text: text == "auto" or _is_readable(date.fromisoformat, text),
     )
 ]
 
@@ -218,10 +218,6 @@ class DataConfig(Section):
         weights = self.weights or (1.0,) * len(paths)
         names = map(source_name, paths) if len(paths) > 1 else [""]
         return tuple(map(DataSource, paths, names, weights))
-
-    def path_of(self, name: str) -> str:
-        [path] = [source.path for source in self.sources if source.name == name]
-        return path
 
     def of(self, path: str) -> "DataConfig":
         return replace(self, path=path, weights=())
