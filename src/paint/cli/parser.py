@@ -5,14 +5,14 @@ all settings, such as ``--train.steps``. ``paint.cli.reader`` reads the words.
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from inspect import Parameter
 from types import GenericAlias, NoneType
 from typing import Annotated, Any, get_args, get_origin
 
 from paint.cli.help import parameter_helps, print_help, print_option_help
-from paint.cli.reader import Flag, Words, read_words, setting_flags
+from paint.cli.reader import Flag, read_words, setting_flags
 from paint.commands import Command, parameters_of, plain_type
 from paint.commands.api.arguments import ByName, SettingsOf, Spelled
 from paint.commands.api.configure import open_recipe
@@ -55,30 +55,30 @@ def read_line(command: Command, line: Sequence[str]) -> Line:
     be read.
     """
     flags = flags_of(command)
-    words = read_words(line[len(command.name.split()) :], flags, f"paint {command.name}")
-    given = words.parameters
-    vouch_for(code.name for code in executables_of(nested(words.settings)))
+    words = line[len(command.name.split()) :]
+    given, settings = read_words(words, flags, f"paint {command.name}")
+    vouch_for(code.name for code in executables_of(nested(settings)))
     if given.get(TRUST):  # before the record of a run is read
         trust_records()
-    settings = settings_type(command)
+    kind = settings_type(command)
     base: Any = Config()
-    if settings is EvaluationConfig:
+    if kind is EvaluationConfig:
         base, targets = EvaluationConfig(), given["targets"]
         if targets:
-            base = defaults_of(targets[0], words.settings.get("benchmarks", ()))
-    elif settings and given.get(RECIPES):
+            base = defaults_of(targets[0], settings.get("benchmarks", ()))
+    elif kind and given.get(RECIPES):
         # Options of extensions have the types that the last recipe's have.
         base = read_recipe(find_recipes(given[RECIPES][-1])[-1])
-    elif settings and RECIPE in flags:
+    elif kind and RECIPE in flags:
         base = open_recipe(given.get(RECIPE, flags[RECIPE].default), takes_run=True).config
-    config = apply_settings(base, words.settings)
-    return Line(command, given, config, _of_names(config, words))
+    config = apply_settings(base, settings)
+    return Line(command, given, config, _of_names(config, settings))
 
 
-def _of_names(config: Any, words: Words) -> dict[str, Any]:
-    """Return the settings that a line names, by section, with their converted values."""
+def _of_names(config: Any, names: Iterable[str]) -> dict[str, Any]:
+    """Return the settings of these full names, by section."""
     found = {}
-    for name in words.settings:
+    for name in names:
         value = config
         for part in name.split("."):
             value = value[part] if isinstance(value, Mapping) else getattr(value, part)

@@ -29,13 +29,6 @@ class Flag(NamedTuple):
     is_positional: bool = False
 
 
-class Words(NamedTuple):
-    """A line's words by parameters and settings; those of settings are not converted yet."""
-
-    parameters: dict[str, Any]
-    settings: dict[str, list[str]]
-
-
 def setting_flags(kind: Any, prefix: str = "") -> dict[str, Flag]:
     """Return the flags of the fields of a section, or of a dataclass of sections, by name."""
     found: dict[str, Flag] = {}
@@ -48,9 +41,12 @@ def setting_flags(kind: Any, prefix: str = "") -> dict[str, Flag]:
     return found
 
 
-def read_words(line: Sequence[str], flags: Mapping[str, Flag], command: str) -> Words:
-    """Divide a line into parameters and settings; the last of a flag counts."""
-    found = Words({}, {})
+def read_words(
+    line: Sequence[str], flags: Mapping[str, Flag], command: str
+) -> tuple[dict[str, Any], dict[str, list[str]]]:
+    """Return a line's parameters, and words by settings, unconverted; the last of a flag counts."""
+    parameters: dict[str, Any] = {}
+    settings: dict[str, list[str]] = {}
     positional, rest = [], list(line)
     while rest:
         word = rest.pop(0)
@@ -68,13 +64,13 @@ def read_words(line: Sequence[str], flags: Mapping[str, Flag], command: str) -> 
         for text in values:
             require_no_secret(flag.target, text)
         if flag.section is not None:
-            found.settings[flag.target] = values
+            settings[flag.target] = values
         elif flag.is_repeated:
-            _add_by_name(found.parameters.setdefault(flag.target, {}), before, values)
+            _add_by_name(parameters.setdefault(flag.target, {}), before, values)
         else:
             read = value_of_words(list(values), flag.kind)
-            found.parameters[flag.target] = convert_value(before, read, flag.kind)
-    return found._replace(parameters=found.parameters | _positional(positional, flags, command))
+            parameters[flag.target] = convert_value(before, read, flag.kind)
+    return parameters | _positional(positional, flags, command), settings
 
 
 def _find(word: str, flags: Mapping[str, Flag]) -> tuple[Flag, bool]:

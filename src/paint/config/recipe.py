@@ -317,7 +317,7 @@ def varied_settings(configs: Sequence[Config]) -> dict[str, list[Any]]:
 
 def settings_by_name(config: Config) -> dict[str, Any]:
     """Return all settings by their full names, each option of an extension by its own."""
-    found = {}
+    found: dict[str, Any] = {}
     for name in SETTINGS:
         value = _plain(attrgetter(name)(config))
         if isinstance(value, dict):

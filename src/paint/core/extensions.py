@@ -241,18 +241,15 @@ def plain_options(name: str, table: Any) -> OptionTable:
         table = dataclasses.asdict(table)
     if not isinstance(table, Mapping):
         raise ConfigError(f"{name} must be a table, got {format_short(table)}; write [{name}]")
-    plain = {}
-    for key, value in table.items():
-        if isinstance(value, list):
-            value = tuple(value)
-        require_no_secret(f"{name}.{key}", value)
+    plain = {key: tuple(one) if isinstance(one, list) else one for key, one in table.items()}
+    require_no_secret(name, plain)
+    for key, value in plain.items():
         items = value if isinstance(value, tuple) else (value,)
-        if not all(item is None or isinstance(item, bool | int | float | str) for item in items):
+        if not all(isinstance(item, int | float | str | None) for item in items):
             raise ConfigError(
                 f"{name}.{key} must be a number, text, true, false, or a list of them, got "
                 f"{format_short(value)}"
             )
-        plain[key] = value
     return OptionTable(plain)
 
 
