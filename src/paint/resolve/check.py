@@ -246,6 +246,14 @@ def _check_sampling(run: Resolved) -> None:
         why = "it samples nothing; `paint eval RUN` evaluates checkpoints"
         for section, key in ((config.validation, "path"), (rollout, "off_policy_steps")):
             require_default(section, key, f'with rollout.engine "{rollout.engine}"', why)
+    is_met = not run.divergence.is_sampled or (rollout.top_p, rollout.top_k) == (1, -1)
+    allowed = f"1, and rollout.top_k -1, with {divergence}"
+    why = "for its gradient, tokens must be drawn from the full distribution"
+    require(rollout, "top_p", is_met, allowed, why)
+    is_met = not run.tokens_carry_gradient or config.loss_temperature == rollout.temperature
+    allowed = f"None or rollout.temperature = {rollout.temperature:g}"
+    why = "sampled tokens, which carry the gradient, are drawn at that one"
+    require(config.objective, "temperature", is_met, allowed, why)
     if not algorithm.needs_rollouts:
         where, why = f"with {run.method}", "it samples nothing"
         require_default(rollout, "samples_per_problem", where, why)
@@ -255,14 +263,6 @@ def _check_sampling(run: Resolved) -> None:
     is_met = rollout.samples_per_problem >= algorithm.min_samples
     allowed = f"at least {algorithm.min_samples} with {run.method}"
     require(rollout, "samples_per_problem", is_met, allowed, "grpo in the paper: 8")
-    is_met = not run.divergence.is_sampled or (rollout.top_p, rollout.top_k) == (1, -1)
-    allowed = f"1, and rollout.top_k -1, with {divergence}"
-    why = "for its gradient, tokens must be drawn from the full distribution"
-    require(rollout, "top_p", is_met, allowed, why)
-    is_met = not run.tokens_carry_gradient or config.loss_temperature == rollout.temperature
-    allowed = f"None or rollout.temperature = {rollout.temperature:g}"
-    why = "sampled tokens, which carry the gradient, are drawn at that one"
-    require(config.objective, "temperature", is_met, allowed, why)
 
 
 def _check_others(run: Resolved) -> None:
