@@ -69,7 +69,7 @@ def test_command_of_one_file_is_on_both_faces(
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: paint.bake("rules.md", [], patience=0), "patience must be at least 1 or None"),
+        (lambda: paint.bake("rules.md", [], patience=0), "patience must be at least 1"),
         (lambda: paint.train("demo-paint", gpus=-1), "gpus must be at least 0, got -1"),
         (lambda: paint.advise("demo-paint", samples=1), "samples must be in"),
         (lambda: paint.compare("demo-paint", seeds=cast("int", "2")), "seeds must be an integer"),

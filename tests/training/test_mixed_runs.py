@@ -133,7 +133,7 @@ def test_steps_and_epochs_take_the_place_of_each_other(
     by_epochs = demo.changed("train", epochs=2.0)
     assert with_sections(by_epochs, {"train": {"steps": 3}}).train.epochs is None
     assert from_table(to_table(by_epochs)) == by_epochs
-    assert flags(by_epochs.changed("train", steps=3), demo) == ["--train.epochs", "2.0"]
+    assert flags(by_epochs.changed("train", steps=3), demo) == ["--train.epochs=2.0"]
     assert main(["config", "demo-paint", "--train.epochs", "2"]) == 0
     recipe.write_text(capsys.readouterr().out)
     assert read_recipe(recipe) == by_epochs.changed("train", steps=Config().train.steps)

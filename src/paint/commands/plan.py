@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from paint.commands.api import arguments
 from paint.commands.api.configure import configure, open_recipe
-from paint.core.settings import or_none, within
+from paint.core.settings import within
 
 if TYPE_CHECKING:
     from paint.config.schema import Config
@@ -21,7 +21,7 @@ def plan(
     recipe: arguments.AnyRecipe,
     *,
     gpus: Annotated[int, *within("[0, 1024]")] = 1,
-    memory: Annotated[float | None, *or_none(within("[1, 10000]"))] = None,
+    memory: Annotated[float | None, *within("[1, 10000]")] = None,
     servers: bool = False,
     **sections: arguments.Sections,
 ) -> "Plan":

@@ -47,7 +47,7 @@ from chatforms.messages import THOUGHT_FIELDS
 from chatforms.rendering import render_chat
 from chatforms.special_tokens import require_no_control
 from paint.config import schema as cfg
-from paint.config.recipe import require_bitsandbytes
+from paint.config.recipe import require_package
 from paint.core.demo_files import model_path
 from paint.core.device import product_slowdown, to_device
 from paint.core.errors import format_short, format_value, wrap_errors
@@ -534,7 +534,7 @@ def quantization(config: cfg.ModelConfig, device: torch.device | str) -> dict[st
             return {}
         restored = FineGrainedFP8Config.from_dict({**stored, "dequantize": True})
         return {"quantization_config": restored}
-    require_bitsandbytes("model.quantization nf4")
+    require_package("model.quantization nf4", "bitsandbytes")
     nf4 = BitsAndBytesConfig(
         load_in_4bit=True,
         bnb_4bit_quant_type=config.quantization,
