@@ -123,7 +123,7 @@ def _measure_base(
     prompted = teacher_answers(plain, contexts, folder / "prompted", display)
     kls, tokens = divergence_sums(plain, REVERSE_KL, display)
     by_view = {PLAIN: _mean(kls.sum(axis=1) / tokens.sum(axis=1))}
-    # Of complete answers, not a token: LEAST_KL is about telling one answer from another.
+    # The KL of whole answers, not of tokens: LEAST_KL is about telling answers apart.
     return {**prompted, PLAIN: plain.graded}, by_view, float(kls.mean())
 
 
