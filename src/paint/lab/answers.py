@@ -60,7 +60,7 @@ def reward_gain(graded: GradedSamples, other: GradedSamples) -> Interval | None:
 def hold_out(
     problems: Sequence[Problem], count: int, seed: int
 ) -> tuple[list[Problem], list[Problem]]:
-    """Return problems that are not trained on, and the others, of which there are as many."""
+    """Return problems that are held out, at most half of all, and the others."""
     # As a batch is drawn, so that the same seed holds out the same rows.
     chosen = set(batch_indices(len(problems), min(count, len(problems) // 2), 0, seed))
     held_out = [problem for i, problem in enumerate(problems) if i in chosen]

@@ -1,7 +1,7 @@
 """A prompt baked into an adapter: trained as a run, measured before and after.
 
-The base model with the prompt is the teacher, the model without it the student. Of answers to
-questions that are not trained on are measured
+The base model with the prompt is the teacher, and the model without it the student. Two things are
+measured on answers to questions that are not trained on:
 
     follows  share of the answers that the grader accepts; of a grader with other rewards than 0 and
              1 their mean, and its difference to the plain base's on the same questions

@@ -263,7 +263,7 @@ def comparison_tables(layout: Layout, rows: list[Measurement], results: Results)
         column_of=_column,
     )
     last = by_run(results)
-    # The first seed's, as others differ in train.seed alone.
+    # Those of the first seed: others differ in train.seed alone.
     configs = {name: from_table(last[name][0].config) for name in layout.names}
     tables = [main]
     compared = [row for row in select_rows(rows, against=...) if row.p is not None]

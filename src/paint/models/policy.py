@@ -320,7 +320,7 @@ class Policy:
         return text
 
     def transcript(self, prompt: Sequence[int], completion: Sequence[int]) -> str:
-        """Return a completion's text for a grader, with thought tags, also of an opened thought."""
+        """Return what a grader reads: the text, with the tag of a thought that the prompt opens."""
         has_ended = len(completion) > 0 and completion[-1] in self.end_ids
         text = self.decode(completion[:-1] if has_ended else completion, special=True)
         end = self.decode(prompt[-HEADER_TOKENS:], special=True).rstrip()
