@@ -17,7 +17,6 @@ from paint.inference.vllm.process import gpu_environment, server_command
 from paint.resolve import plan_report
 from paint.resolve.check import Resolved, enable_servers
 from paint.resolve.plan import LongestRows, Machine, Plan, make_plan, server_of
-from paint.resolve.structure import position_limit
 
 PORT = 8000  # of the first server
 
@@ -85,6 +84,8 @@ def _server_lines(run: Resolved, made: Plan) -> list[str]:
 def max_model_len(config: Config) -> int:
     """Return the longest sequence of a training, at most the longest row of the model."""
     from transformers import AutoConfig
+
+    from paint.resolve.structure import position_limit  # it imports torch
 
     tokens = training_tokens(config)
     file = local_file(model_path(config.model.path), "config.json")
