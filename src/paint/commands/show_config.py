@@ -1,5 +1,3 @@
-"""``paint config``."""
-
 from pathlib import Path
 from typing import Any
 
