@@ -155,6 +155,17 @@ def logits_alone(model: Any, prompt: Sequence[int], ids: Sequence[int]) -> torch
     return logits[len(prompt) - 1 : -1]
 
 
+def untie(folder: Path) -> str:
+    """Give the model in a folder a head that is not its embedding; return the path."""
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype="float32", trust_remote_code=False)
+    model.config.tie_word_embeddings = False
+    model.lm_head.weight = torch.nn.Parameter(1.1 * model.lm_head.weight.detach())
+    model.save_pretrained(folder)
+    return str(folder)
+
+
 @pytest.fixture
 def trained(policy: Policy) -> Policy:
     """The demo's model with an adapter that changes its answers."""

@@ -13,7 +13,7 @@ its reference is wrong.
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -275,8 +275,7 @@ def teacher_table(folder: Path, row_set: RowSet, count: int = 100) -> str:
     assert row_set.corruption is not None
     share = row_set.corruption.share
     recipe = row_set.runs(folder)[0].config
-    model = base_as_rank1_adapter(recipe.model)
-    policy = load_eval_policy(model, recipe.rollout, prompts=recipe.prompts)
+    policy = load_eval_policy(replace(recipe, model=base_as_rank1_adapter(recipe.model)))
     run = check_config(recipe)
     rows = read_problems(recipe.data, needs=run.needed_fields)
     kept = filter_problems(policy, run, rows, Display())

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from paint.config.schema import Config, ModelConfig, RolloutConfig
 from paint.data.problems import Problem
 from paint.evaluation.frame import Measurement, Report, read_report, select_rows
 from paint.evaluation.generate import EvalTask, SamplingProtocol, deployment_prompts, open_task
@@ -45,7 +46,8 @@ def evaluated(
     protocol = SamplingProtocol(samples, False, Sampling(1.0, 1.0, -1, 80))
     task = EvalTask(folder, problems, prompts, protocol)
     by_id = {problem.id: problem for problem in problems}
-    with open_task(policy, task, model="demo", engine="local") as store:
+    config = Config(ModelConfig(path="demo"), rollout=RolloutConfig(engine="local"))
+    with open_task(policy, config, task) as store:
         for (problem, number), text in reversed(texts.items()):
             completion = Completion((1,) * len(text), (), truncated=text.endswith("..."))
             store.add(Rollout(number, by_id[problem], prompts[problem], completion, text))

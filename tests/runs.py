@@ -61,6 +61,18 @@ def changed(recipe: str, *changes: Sections) -> Config:
     return from_table(table)
 
 
+def small_run(
+    tokens: int, *, limit: int | None = None, at_once: int | None = None, **train: Any
+) -> dict[str, dict[str, Any]]:
+    """Settings of a small run: a small adapter, a few rows, so many tokens, and those of [train].
+
+    As many completions as ``at_once`` are generated together.
+    """
+    rollout = {"max_new_tokens": tokens} | ({"batch_size": at_once} if at_once else {})
+    model = {"lora_rank": 4, "lora_alpha": 8}
+    return {"data": {"limit": limit}, "model": model, "rollout": rollout, "train": train}
+
+
 def variant(algorithm: type[Algorithm], **options: Any) -> dict[str, dict[str, Any]]:
     """Settings that train with an algorithm, such as one of paintvariants, and these options."""
     method = f"{algorithm.__module__}:{algorithm.__qualname__}"
@@ -148,6 +160,13 @@ def completed(row: int = 0, tokens: int = 1, text: str = "", **more: Any) -> Rol
     """A completion of so many tokens."""
     completion = Completion((7,) * tokens, (-1.0,) * tokens, truncated=False)
     return Rollout(row, Problem("p", "s", "a", "1"), [1], completion, text, **more)
+
+
+class Once:
+    """An environment that asks for a check once."""
+
+    def step(self, messages: list[Any], completion: str) -> str | None:
+        return None if len(messages) > 2 else "Check it."
 
 
 def resume_command(folder: Path) -> list[str]:

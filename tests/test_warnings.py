@@ -1,13 +1,8 @@
-"""Warnings: each of the package is seen in a shell and from Python, once, without any set-up."""
+"""Warnings of a run are seen in a shell and from Python, once, without any set-up."""
 
-import ast
-import json
 import os
 import subprocess
 import sys
-from collections import defaultdict
-from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 from shlex import split
 
@@ -16,105 +11,6 @@ import pytest
 from paint.config.schema import PromptsConfig
 from paint.data.problems import Problem
 from paint.evaluation.generate import other_form
-
-SOURCE = Path(__file__).parents[1] / "src" / "paint"
-
-DISPLAYS = {
-    *("display", "Display()", "self.display", "setup.display"),
-    *("self.server.display", "self.counter.display"),
-}
-PASSED_ON = ("self.warn", "self.graphed.warn", "endpoint.warn")
-"""Attributes that hold the ``warn`` of a display, or a method that calls it."""
-
-
-def method_calls() -> Iterator[tuple[str, Path, ast.Call]]:
-    """Every call of a method in the package with its name, but those of the display itself."""
-    for path in sorted(SOURCE.rglob("*.py")):
-        if path.name != "display.py":
-            for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-                if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-                    yield node.func.attr, path, node
-
-
-@cache
-def calls() -> dict[str, list[tuple[Path, ast.Call]]]:
-    """The calls of each name, with their files."""
-    found = defaultdict(list)
-    for name, path, call in method_calls():
-        found[name].append((path, call))
-    return found
-
-
-def text_of(call: ast.Call) -> str:
-    """The text of a message, with the code of its values in their places."""
-    [text] = call.args
-    if isinstance(text, ast.Constant):
-        return str(text.value)
-    if not isinstance(text, ast.JoinedStr):
-        return ast.unparse(text)
-    parts = [
-        str(part.value) if isinstance(part, ast.Constant) else ast.unparse(part)
-        for part in text.values
-    ]
-    return "".join(parts)
-
-
-def warnings() -> list[str]:
-    return [text_of(call) for _, call in calls()["warn"]]
-
-
-SAY = """
-import json, logging, sys
-from paint.core.display import Display, progress_lines, shown_on_terminal
-face, *texts = json.load(sys.stdin)
-if face == "configured":
-    logging.basicConfig(format="%(message)s")
-with shown_on_terminal() if face == "shell" else progress_lines():
-    for text in texts:
-        Display().note("a note")
-        Display().warn(text)
-        Display(enabled=False).warn("of another rank")
-"""
-
-
-def said(face: str, texts: list[str]) -> tuple[str, str]:
-    """What stdout and stderr of a process get that warns of each text."""
-    line = [sys.executable, "-c", SAY]
-    given = json.dumps([face, *texts])
-    result = subprocess.run(line, input=given, capture_output=True, text=True, check=True)
-    return result.stdout, result.stderr
-
-
-def test_warn_is_called_on_displays_alone() -> None:
-    assert len(warnings()) > 30
-    for path, call in calls()["warn"]:
-        assert isinstance(call.func, ast.Attribute)
-        whole, owner = ast.unparse(call.func), ast.unparse(call.func.value)
-        assert owner in DISPLAYS or whole in PASSED_ON, f"{path} line {call.lineno}: {whole}"
-    for name in ("warning", "error", "exception"):  # of a logger, past the display
-        for path, call in calls()[name]:
-            owner = ast.unparse(call.func).partition(".")[0]
-            assert owner.lower() not in ("logger", "logging"), f"{path} line {call.lineno}"
-
-
-def test_notes_tell_of_nothing_that_is_likely_wrong() -> None:
-    for name in ("note", "progress"):
-        for path, call in calls()[name]:
-            if call.args and "path" not in ast.unparse(call.func):
-                words = text_of(call).lower()
-                found = [w for w in ("warning", "fail", "skipped", "no answer") if w in words]
-                assert not found, f"{path} line {call.lineno}"
-
-
-def test_every_warning_of_the_package_is_printed_once_by_both_faces() -> None:
-    hostile = "\x1b[31mred \u202e 100%s"
-    texts = [*warnings(), hostile]
-    printed = [*warnings(), "\\x1b[31mred \\u202e 100%s"]
-    expected = "".join(f"{text}\n" for text in printed)
-    assert said("python", texts) == ("", expected)
-    assert said("configured", texts) == ("", expected)
-    out, err = said("shell", texts)
-    assert (out.replace("a note\n", ""), err) == (expected, "")
 
 
 def test_prompt_that_asks_for_what_the_grader_does_not_read_is_warned_of() -> None:

@@ -19,19 +19,13 @@ from paintvariants.on_correct import OnCorrect
 from paintvariants.rewarded import Rewarded
 from paintvariants.rlsd import Rlsd
 from paintvariants.sipo import Sipo
-from runs import adapter, assert_same, assert_untrained, changed, stored, train, variant
+from runs import adapter, assert_same, assert_untrained, changed, small_run, stored, train, variant
 
-SMALL: dict[str, dict[str, Any]] = {
-    "data": {"limit": 3},  # each problem is in each step
-    "model": {"lora_rank": 4, "lora_alpha": 8},
-    "rollout": {
-        "max_new_tokens": 24,
-        "batch_size": 12,
-        "samples_per_problem": 4,
-        "temperature": 3.0,  # so that completions differ
-    },
-    "train": {"steps": 1, "batch_size": 12, "micro_batch_size": 5, "checkpoint_every": 1},
-}
+# Each problem is in each step, and hot completions differ.
+SMALL = small_run(
+    24, limit=3, at_once=12, steps=1, batch_size=12, micro_batch_size=5, checkpoint_every=1
+)
+SMALL["rollout"] |= {"samples_per_problem": 4, "temperature": 3.0}
 QUIET = Display(enabled=False)
 Row = Mapping[str, Any]
 

@@ -189,11 +189,6 @@ def test_run_waits_for_one_that_works_already(calls: Path, tmp_path: Path) -> No
     other.stdout.close()
 
 
-def test_run_without_any_call_says_so(tmp_path: Path) -> None:
-    with pytest.raises(SystemExit, match="nothing has arrived"):
-        run(tmp_path, tmp_path / "work", None, 1)
-
-
 def test_new_figures_have_steps_results_and_failures(tmp_path: Path) -> None:
     seed = tmp_path / "gsm8k" / "paint-bounded" / "seed-0"
     seed.mkdir(parents=True)

@@ -69,7 +69,7 @@ def test_command_of_one_file_is_on_both_faces(
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: paint.bake("rules.md", [], patience=0), "patience must be at least 1 or None"),
+        (lambda: paint.bake("rules.md", [], patience=0), "patience must be at least 1"),
         (lambda: paint.train("demo-paint", gpus=-1), "gpus must be at least 0, got -1"),
         (lambda: paint.advise("demo-paint", samples=1), "samples must be in"),
         (lambda: paint.compare("demo-paint", seeds=cast("int", "2")), "seeds must be an integer"),
@@ -188,26 +188,21 @@ def test_config_of_run_is_a_recipe_of_its_resolved_settings(
     assert "paint config runs/first" in capsys.readouterr().err
 
 
-def test_train_starts_with_what_differs_from_recipe(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_train_says_what_differs_from_recipe_and_calls_a_callback_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    line = ["train", "demo-paint", "--train.steps", "1", "--train.batch-size", "2", "-v"]
-    assert main([*line, "--rollout.max-new-tokens", "4", "--output-dir", str(tmp_path / "x")]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    [note] = [line for line in lines if line.startswith("not as in")]
-    assert "train.steps: 40 -> 1" in note
-    assert "log." not in note
-    [step] = [line for line in lines if line.startswith("step 1/1")]
-    assert "KL to target" in step  # -v shows all metrics, not four
-
-
-def test_callback_by_name_is_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code = "import paint\nclass Stop(paint.Callback):\n"
     code += "    def on_step(self, step, metrics, rollouts):\n        return True\n"
     (tmp_path / "stopping.py").write_text(code)
     monkeypatch.chdir(tmp_path)
     line = ["train", "demo-paint", "--train.batch-size", "2", "--rollout.max-new-tokens", "4"]
-    assert main([*line, "--callbacks", "stopping:Stop", "--output-dir", "run"]) == 0
+    assert main([*line, "-v", "--callbacks", "stopping:Stop", "--output-dir", "run"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    [note] = [line for line in lines if line.startswith("not as in")]
+    assert "train.batch_size: " in note
+    assert "log." not in note
+    [step] = [line for line in lines if line.startswith("step 1/")]
+    assert "KL to target" in step  # -v shows all metrics, not four
     assert paint.load_run("run").steps == [1]
     with pytest.raises(ConfigError, match="nowhere cannot be imported"):
         paint.train("demo-paint", callbacks=["nowhere:Stop"])

@@ -41,27 +41,6 @@ def refusal(folder: Path, text: str) -> str:
     return str(caught.value).replace(f"{folder}/", "")
 
 
-def test_read_recipe_overrides_named_settings_only(tmp_path: Path) -> None:
-    text = """
-        [model]
-        lora_targets = ["q_proj", "v_proj"]
-        [objective]
-        interpolation_weight = 1  # a whole number where a real one is expected
-        temperature = 2
-        [log]
-        trackers = ["wandb"]
-    """
-    expected = Config(
-        model=ModelConfig(lora_targets=("q_proj", "v_proj")),
-        objective=ObjectiveConfig(interpolation_weight=1.0, temperature=2.0),
-        log=LogConfig(trackers=("wandb",)),
-    )
-    config = read_recipe(recipe(tmp_path, text))
-    assert config == expected
-    assert type(config.objective.interpolation_weight) is float
-    assert type(config.objective.temperature) is float
-
-
 TABLE = to_table(Config())
 MISPLACED = [
     ("[train]\nstep = 4", "unknown key train.step; did you mean train.steps?"),
@@ -173,22 +152,6 @@ def test_check_config_conflict_is_refused_by_name(tmp_path: Path, setting: str, 
         check_config(config)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "[train]\nbatch_size = 12\n[rollout]\nsamples_per_problem = 4",
-        "[train]\nmethod = 'sft'\nbatch_size = 12",
-        "[model]\ntrain_mode = 'full'\ndtype = 'float32'",
-        "[rollout]\nengine = 'vllm'",
-        f"{SAMPLED}\n[rollout]\ntop_p = 1.0\ntop_k = -1",
-        "[context]\nsource = 'none'",
-    ],
-)
-def test_check_config_compatible_settings_are_accepted(tmp_path: Path, text: str) -> None:
-    config = read_recipe(recipe(tmp_path, text))
-    assert check_config(config).config == config != Config()
-
-
 @given(TABLES)
 def test_config_round_trips_through_json(drawn: dict[str, dict[str, Any]]) -> None:
     config = from_table(drawn)
@@ -204,14 +167,16 @@ def test_config_round_trips_through_json(drawn: dict[str, dict[str, Any]]) -> No
 
 
 def test_flags_override_recipe_in_both_spellings(tmp_path: Path) -> None:
-    text = "[objective]\ninterpolation_weight = 0.5\ntemperature = 2.0\n[train]\nsteps = 7"
+    text = "[objective]\ninterpolation_weight = 1\ntemperature = 2.0\n[train]\nsteps = 7"
     path = str(recipe(tmp_path, text))
     numbers = "--train.batch-size 8 --train.micro_batch_size 2 --objective.temperature None"
     others = "--model.lora-targets a b --model.student-thinking --log.trackers wandb"
     line = ["train", path, *numbers.split(), *others.split()]
-    assert parse(line).config == Config(
+    config = parse(line).config
+    assert type(config.objective.interpolation_weight) is float
+    assert config == Config(
         model=ModelConfig(lora_targets=("a", "b"), student_thinking=True),
-        objective=ObjectiveConfig(interpolation_weight=0.5, temperature=None),
+        objective=ObjectiveConfig(interpolation_weight=1.0, temperature=None),
         train=TrainConfig(steps=7, batch_size=8, micro_batch_size=2),
         log=LogConfig(trackers=("wandb",)),
     )

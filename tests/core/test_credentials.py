@@ -13,6 +13,8 @@ SECRETS: list[tuple[str, object]] = [
     *(("url", "http://user:SECRET@h/v1"), ("url", "postgres://u:p@h/db")),
     *(("url", "http://h/v1?api_key=SECRET"), ("url", "http://h/v1?x=1&access_token=abc")),
     *(("line", "env HF_TOKEN=abc vllm serve"), ("line", "serve --api-key SECRET")),
+    *(("line", "--hf-token SECRET"), ("line", "--ssl-keyfile-password=SECRET")),
+    ("line", "--otlp-traces-endpoint http://me:SECRET@collector"),
 ]
 NO_SECRETS: list[tuple[str, object]] = [
     *(("max_tokens", 5), ("is_secret", True), ("token_budget", "12k9"), ("key", "answer")),

@@ -95,13 +95,6 @@ def test_load_benchmark_name_that_escapes_folder_is_refused(tmp_path: Path, name
     assert "which is no folder name; rename it" in refusal(str(path))
 
 
-def test_load_benchmark_says_how_a_file_was_read(tmp_path: Path) -> None:
-    path = write(tmp_path / "mine.jsonl", [{"question": "q", "answer": "So.\n#### 1"}])
-    benchmark = load_benchmark(str(path))
-    assert [(problem.problem, problem.answer) for problem in benchmark.problems] == [("q", "1")]
-    assert benchmark.notes == ("mine: read as GSM8K: problem and solution from question, answer",)
-
-
 def test_load_benchmark_gsm8k_copy_in_the_hubs_columns(tmp_path: Path) -> None:
     rows = [{"question": f"{n}?", "answer": f"It is so.\n#### {n}"} for n in range(1319)]
     benchmark = load_benchmark(f"gsm8k={write(tmp_path / 'test.parquet', rows)}")

@@ -15,7 +15,14 @@ import torch
 import paint
 from paint.cli import main
 from paint.config.run_folder import latest_checkpoint, read_run
-from paint.config.schema import ConfigError, EvaluationConfig, GradingConfig, RolloutConfig
+from paint.config.schema import (
+    Config,
+    ConfigError,
+    EvaluationConfig,
+    GradingConfig,
+    ModelConfig,
+    RolloutConfig,
+)
 from paint.core.display import Display
 from paint.core.extensions import spec_of
 from paint.data.problems import Problem
@@ -90,7 +97,8 @@ def task_of(
 
 
 def opened(policy: Policy, task: EvalTask) -> AbstractContextManager[Store]:
-    return open_task(policy, task, model="demo", engine="local")
+    config = Config(ModelConfig(path="demo"), rollout=RolloutConfig(engine="local"))
+    return open_task(policy, config, task)
 
 
 def lines_of(folder: Path) -> list[dict[str, Any]]:
@@ -235,17 +243,17 @@ def test_generate_interrupted_resumes_to_same_samples(
 def test_collect_samples_base_after_trained_policy_has_no_adapter(
     problems: list[Problem], adapted: Path, tmp_path: Path
 ) -> None:
-    model, rollout = read_run(adapted).model, RolloutConfig(engine="local")
-    base = load_policy(model, seed=0)
+    config = replace(read_run(adapted), rollout=RolloutConfig(engine="local"))
+    base = load_policy(config.model, seed=0)
     task = task_of(base, tmp_path / "alone", problems[:3])
-    with collect_samples(base, model, rollout, [task], tmp_path / "engine", QUIET):
+    with collect_samples(base, config, [task], tmp_path / "engine", QUIET):
         pass
     adapter = latest_checkpoint(adapted)
     assert adapter is not None
     trained = replace(task, folder=tmp_path / "trained", trained=adapter / "adapter")
     both = [trained, replace(task, folder=tmp_path / "after")]
-    fresh = load_policy(model, seed=0)
-    with collect_samples(fresh, model, rollout, both, tmp_path / "engine", QUIET):
+    fresh = load_policy(config.model, seed=0)
+    with collect_samples(fresh, config, both, tmp_path / "engine", QUIET):
         pass
     alone, after, changed = (lines_of(tmp_path / name) for name in ("alone", "after", "trained"))
     assert alone == after != changed

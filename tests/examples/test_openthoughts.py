@@ -17,7 +17,7 @@ from paint.data.benchmarks import Benchmark
 from paint.data.problems import DataError, Problem, read_problems
 from paint.grading.contract import Item
 from paint.grading.mathematics import MathGrader
-from prepare import Options, Preparation, main, make_training_data, print_preparation
+from prepare import Options, Preparation, main, make_training_data
 from runs import rows_of, write_problems
 
 KNOWN = Problem("How many of the " + "very " * 20 + "old owls sleep?", "", "3", "k1")
@@ -74,9 +74,7 @@ def run(folder: Path, rows: list[dict[str, Any]], **options: Any) -> Preparation
     return make_training_data(Options(**(defaults | options)), benchmarks, QUIET)
 
 
-def test_openthoughts_keeps_or_drops_every_row_for_its_reason(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_openthoughts_keeps_or_drops_every_row_for_its_reason(tmp_path: Path) -> None:
     preparation = run(tmp_path, ALL)
     assert preparation.dropped == {reason: len(rows) for reason, rows in DROPPED.items()}
     assert (preparation.rows, preparation.kept, preparation.sampled) == (len(ALL), 20, 20)
@@ -86,12 +84,6 @@ def test_openthoughts_keeps_or_drops_every_row_for_its_reason(
     [repeated] = [line["contaminated"] for line in decisions if "contaminated" in line]
     assert (repeated["benchmark"], repeated["id"], repeated["share"]) == ("known", "k1", 1.0)
     assert "very very old owls sleep" in repeated["shared"]
-
-    print_preparation(preparation, Path("out.jsonl"), Display())
-    said = capsys.readouterr().out
-    assert f"{len(ALL)} rows, 20 kept, 20 drawn to out.jsonl" in said
-    assert "2 dropped: not mathematics" in said
-    assert "1 repeat a problem of known" in said
 
 
 def test_openthoughts_output_is_readable_as_training_data(tmp_path: Path) -> None:

@@ -34,8 +34,6 @@ WRONG = {
         "    __hash__ = int.__hash__\n"
         "def add(a, b): return Any(7)"
     ),
-    "end with status 0": "import os\nos._exit(0)",
-    "exit in a call": "import sys\ndef add(a, b): sys.exit(0)",
     "exit handler": "import atexit, os\natexit.register(os._exit, 0)\ndef add(a, b): return 7",
     "signal handler": (
         "import os, signal\nsignal.signal(signal.SIGTERM, lambda *a: os._exit(0))\n"
@@ -148,8 +146,6 @@ WRONG = {
     "recursion": ("import sys\nsys.setrecursionlimit(10**9)\ndef add(a, b): return add(a, b)"),
     "nul": "def add(a, b): return 7 \0",
     "brackets": "def add(a, b): return " + "(" * 100_000,
-    "no definition": "print(1)",
-    "syntax": "def add(:",
     "sibling's code": (
         "import glob\nfor path in glob.glob('*') + glob.glob('/tmp/*.py'): exec(open(path).read())"
     ),

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paint import PaintError
@@ -60,17 +60,15 @@ def no_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subprocess, "Popen", refuse)
 
 
-@pytest.mark.parametrize(("gold", "given", "reason", "why"), ROWS)
-def test_grader_verdict_matches_table(
-    graded: dict[tuple[str, str], Grade], gold: str, given: str, reason: str, why: str
-) -> None:
-    grade = graded[gold, given]
-    assert grade.metrics == {"lenient_accuracy": grade.reward}
-    if boxed(rf"\boxed{{{given}}}") is None:  # it does not close
-        assert (grade.reward, grade.answer, grade.reason) == (0, None, "no box"), why
-    else:
-        right = float(reason == "right")
-        assert (grade.reward, grade.answer, grade.reason) == (right, given, reason), why
+def test_grader_verdicts_match_table(graded: dict[tuple[str, str], Grade]) -> None:
+    for gold, answer, reason, why in ROWS:
+        grade = graded[gold, answer]
+        assert grade.metrics == {"lenient_accuracy": grade.reward}
+        if boxed(rf"\boxed{{{answer}}}") is None:  # it does not close
+            assert (grade.reward, grade.answer, grade.reason) == (0, None, "no box"), why
+        else:
+            right = float(reason == "right")
+            assert (grade.reward, grade.answer, grade.reason) == (right, answer, reason), why
 
 
 @pytest.mark.parametrize(
@@ -249,6 +247,7 @@ WORDS = r"\ { } $ boxed \boxed \boxed{ <think> </think> \frac 1 - , ."
 PIECES = st.sampled_from([*WORDS.split(), " ", "\ud800"])
 
 
+@settings(max_examples=50)
 @given(
     st.lists(PIECES | st.text(max_size=3)).map("".join),
     st.lists(PIECES).map("".join),

@@ -22,12 +22,7 @@ SECRET = "s3cr3t-0f-mine"
 @pytest.mark.parametrize(
     "setting",
     [
-        {"server_args": f"--api-key {SECRET}"},
         {"server_args": f"--dtype half --api_key={SECRET}"},
-        {"server_args": f"--hf-token {SECRET}"},
-        {"server_args": f"--ssl-keyfile-password={SECRET}"},
-        {"server_args": f"--otlp-traces-endpoint http://me:{SECRET}@collector"},
-        {"server": f"env VLLM_API_KEY={SECRET} vllm serve"},
         {"server": f"bash -c 'HF_TOKEN={SECRET} exec vllm serve'"},
         {"engine": "vllm", "urls": (f"http://me:{SECRET}@node1:8000",)},
     ],

@@ -17,16 +17,13 @@ from paint.inference.engine import Completion, Sampling
 from paint.inference.factory import EngineSetup
 from paint.inference.local import LocalEngine
 from paint.inference.stored import StoredEngine
-from paint.models.policy import load_policy
+from paint.models.policy import Policy, load_policy
 from paint.resolve.check import check_config
-from runs import adapter, assert_same, changed, stored, train, write_problems
+from runs import adapter, assert_same, changed, small_run, stored, train, write_problems
 
-SMALL: dict[str, dict[str, Any]] = {
-    "model": {"lora_rank": 4, "lora_alpha": 8},
-    "data": {"limit": 6},
-    "rollout": {"max_new_tokens": 60, "batch_size": 8},
-    "train": {"steps": 2, "batch_size": 4, "micro_batch_size": 4, "checkpoint_every": 1},
-}
+SMALL = small_run(
+    60, limit=6, at_once=8, steps=2, batch_size=4, micro_batch_size=4, checkpoint_every=1
+)
 SAMPLING = Sampling(1.0, 1.0, -1, 60)
 
 
@@ -175,17 +172,39 @@ REFUSED: dict[str, tuple[Change, str]] = {
         lambda rows: [row | {"text": ["a"]} for row in without("completion_ids")(rows)],
         'row 1: it has no "completion_ids" and no text',
     ),
-    "no problem": (without("problem", "problem_id"), 'no text in "problem" or "problem_id"'),
 }
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_train_on_unusable_rollouts_is_refused(first: Path, tmp_path: Path, case: str) -> None:
-    change, message = REFUSED[case]
-    source = Path(write_problems(tmp_path / "rows.jsonl", change(stored(first))))
-    with pytest.raises(DataError, match=message):
+def test_train_on_unusable_rollouts_is_refused(first: Path, tmp_path: Path) -> None:
+    rows = without("problem", "problem_id")(stored(first))
+    source = Path(write_problems(tmp_path / "rows.jsonl", rows))
+    with pytest.raises(DataError, match='no text in "problem" or "problem_id"'):
         train(arm(source, {"train": {"steps": 1}}), tmp_path / "run")
     assert not list((tmp_path / "run/rollouts").iterdir())
+
+
+@pytest.fixture(scope="module")
+def student() -> Policy:
+    return load_policy(arm(Path()).model, seed=0)
+
+
+def engine_on(source: Path, policy: Policy, problems: list[Problem]) -> StoredEngine:
+    """An engine of what is stored of these problems."""
+    config, display = arm(source), Display(enabled=False)
+    options = (config.model, config.rollout, source.parent, display, 200, problems)
+    return StoredEngine.from_setup(EngineSetup(policy, *options))
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_stored_engine_refuses_unusable_rollouts(
+    first: Path, tmp_path: Path, problems: list[Problem], student: Policy, case: str
+) -> None:
+    change, message = REFUSED[case]
+    rows = stored(first)
+    drawn = [p for p in problems if p.id in {row["problem_id"] for row in rows}]
+    source = Path(write_problems(tmp_path / "rows.jsonl", change(rows)))
+    with pytest.raises(DataError, match=message):
+        engine_on(source, student, drawn)
 
 
 TEACHER = {
@@ -209,20 +228,14 @@ OF_NO_TEACHER: dict[str, dict[str, Any]] = {
 
 
 def test_stored_engine_reads_what_is_stored_of_a_teacher(
-    tmp_path: Path, problems: list[Problem]
+    tmp_path: Path, problems: list[Problem], student: Policy
 ) -> None:
-    config = arm(tmp_path / "rows.jsonl")
-    policy = load_policy(config.model, seed=0)
-
-    def engine_on(rows: list[dict[str, Any]]) -> StoredEngine:
+    def opened(rows: list[dict[str, Any]]) -> StoredEngine:
         few = problems[: len(rows)]
         named = [row | {"problem": p.problem} for row, p in zip(rows, few, strict=True)]
-        write_problems(tmp_path / "rows.jsonl", named)
-        display = Display(enabled=False)
-        setup = EngineSetup(policy, config.model, config.rollout, tmp_path, display, 200, few)
-        return StoredEngine.from_setup(setup)
+        return engine_on(Path(write_problems(tmp_path / "rows.jsonl", named)), student, few)
 
-    engine = engine_on([TEACHER | {"teacher_temperature": 1.5}])
+    engine = opened([TEACHER | {"teacher_temperature": 1.5}])
     [[(_, completion)]] = engine.by_prompt.values()
     top = completion.teacher_top
     assert top is not None
@@ -232,10 +245,10 @@ def test_stored_engine_reads_what_is_stored_of_a_teacher(
 
     for change in OF_NO_TEACHER.values():
         with pytest.raises(DataError, match=r"rows\.jsonl row 1: "):
-            engine_on([TEACHER | change])
+            opened([TEACHER | change])
     one = {"teacher_ids": [[5], [6]], "teacher_log_probs": [[-0.1], [-0.2]]}
     with pytest.raises(DataError, match=r"different numbers of a teacher's entries .* \(1, 2\)"):
-        engine_on([TEACHER, TEACHER | one])
+        opened([TEACHER, TEACHER | one])
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ from paintvariants.oasis import Oasis
 from processes import alive, train_command, until
 from real_vllm import LEAN, SERVER, SMALL, needs_vllm, serving
 from reports import report_in, row_of
-from runs import adapter, assert_same, changed, kill_and_resume, rows_of, stored, train
+from runs import Once, adapter, assert_same, changed, kill_and_resume, rows_of, stored, train
 
 SAMPLING = Sampling(temperature=1.1, top_p=0.95, top_k=20, max_new_tokens=60)
 GREEDY = dataclasses.replace(SAMPLING, temperature=0.0)
@@ -90,13 +90,6 @@ def test_vllm_greedy_rollouts_match_local_engine(
     plain = LocalEngine(base, batch_size=48).generate(prompts, GREEDY, range(48))
     # The adapter was in it.
     assert sum(a.ids != b.ids for a, b in zip(plain, remote, strict=True)) > 12
-
-
-class Once:
-    """Asks for a check once."""
-
-    def step(self, messages: list[Any], completion: str) -> str | None:
-        return None if len(messages) > 2 else "Check it."
 
 
 def test_vllm_conversations_match_those_of_the_local_engine(

@@ -46,7 +46,7 @@ from paint.objective.divergences import FORWARD_KL, REVERSE_KL, Divergence
 from paint.resolve.check import check_config
 from paint.training.token_log import read_tokens, tokens_path
 from reports import of_rewards, report_in, row_of
-from runs import Sections, changed, rows_of, stored, train, write_problems
+from runs import Once, Sections, changed, rows_of, stored, train, write_problems
 
 DEMO = changed("demo-paint", {"rollout": {"max_new_tokens": 60}, "data": {"limit": 40}})
 
@@ -96,11 +96,14 @@ def test_advise_on_demo_shows_the_whole_solution(tmp_path: Path) -> None:
     assert gain.low > 0.2
 
 
-def test_advise_report_has_every_context(folder: Path) -> None:
+def test_advise_interrupted_goes_on_and_reports_every_context(folder: Path) -> None:
     masked = means_of(report_in(folder), "masked")
     assert list(masked) == ["recipe", "other", "solution@0", "other@0"]
     assert masked["solution@0"] == masked["other@0"] == 0 < masked["recipe"]
     assert masked["other"] > 0  # as the recipe's own is
+    for name in ("student", *(f"answers/{context}" for context in ANSWERED)):
+        rows = rows_of(folder / name / "completions.jsonl")
+        assert len({(row["problem_id"], row["sample"]) for row in rows}) == len(rows) == 8
 
 
 def test_advise_scores_feedback_and_its_control(tmp_path: Path) -> None:
@@ -115,12 +118,6 @@ def test_advise_scores_feedback_and_its_control(tmp_path: Path) -> None:
     content = means_of(report, "accuracy_gradient", against="other")["feedback@0"]
     difference = gradients["feedback@0"] - gradients["other_feedback@0"]
     assert content == pytest.approx(difference)
-
-
-def test_advise_interrupted_goes_on_with_stored_rollouts(folder: Path) -> None:
-    for name in ("student", *(f"answers/{context}" for context in ANSWERED)):
-        rows = rows_of(folder / name / "completions.jsonl")
-        assert len({(row["problem_id"], row["sample"]) for row in rows}) == len(rows) == 8
 
 
 def test_advise_answers_are_of_the_prompts_that_training_shows(
@@ -152,13 +149,6 @@ def test_advise_on_stored_rollouts_finds_the_same(folder: Path, tmp_path: Path) 
     for row in select_rows(report.rows, policy="solution@0"):
         before = row_of(report_in(folder), policy="solution@0", metric=row.metric)
         assert row.mean == pytest.approx(before.mean)
-
-
-class Once:
-    """Asks for a check once."""
-
-    def step(self, messages: list[Any], completion: str) -> str | None:
-        return None if len(messages) > 2 else "Check it."
 
 
 @pytest.mark.slow

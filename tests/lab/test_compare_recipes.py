@@ -11,33 +11,12 @@ from paint.config.schema import Config, ConfigError
 from paint.evaluation.frame import select_rows
 from paint.inference.engine import sampling_from
 from paint.lab.checkpoint_results import read_results
-from paint.lab.comparison_report import title_of
 from paint.lab.eval_protocols import protocol_for
 from processes import write_recipe
 from reports import report_in, row_of
-from runs import Sections, changed, write_problems
+from runs import changed, small_run, write_problems
 
-SMALL: Sections = {
-    "model": {"lora_rank": 4, "lora_alpha": 8},
-    "rollout": {"max_new_tokens": 40},
-    "train": {"steps": 1, "batch_size": 2, "micro_batch_size": 2},
-}
-
-
-@pytest.mark.parametrize(
-    ("model", "data", "benchmark", "title"),
-    [
-        ("demo", "demo", "demo", "The demo"),
-        ("demo", "support.jsonl", "support-held", "The demo's model"),
-        ("demo", "demo", "mine", "The demo's model"),
-        ("owner/name", "demo", "demo", "owner/name"),
-    ],
-)
-def test_title_of_own_problems_is_no_demo(
-    model: str, data: str, benchmark: str, title: str
-) -> None:
-    config = changed("demo-paint", {"model": {"path": model}, "data": {"path": data}})
-    assert title_of(config, benchmark) == title
+SMALL = small_run(40, steps=1, batch_size=2, micro_batch_size=2)
 
 
 def problems_of(*steps: int) -> list[dict[str, str]]:

@@ -71,16 +71,13 @@ def judged(**changes: Any) -> list[CheckpointResult]:
     ]
 
 
-def controlled(gain: float) -> list[CheckpointResult]:
-    """The results with a control of two problems, whose share right rises by so much."""
-    return [
-        replace(r, control=[0.5, 0.25] if r.run == "base" else [0.5 + gain, 0.25]) for r in RESULTS
-    ]
-
-
 def test_comparison_report_of_a_control_has_its_gain_beside_the_gain() -> None:
     layout = Layout("", ["never", "few"], all_pairs=False)
-    report = comparison_report(layout, controlled(0.25))
+    # A control of two problems, one of which rises by a quarter.
+    control = {True: [0.5, 0.25], False: [0.75, 0.25]}
+    report = comparison_report(
+        layout, [replace(r, control=control[r.run == "base"]) for r in RESULTS]
+    )
     table = report.tables[0]
     gains = {row[0]: row[table.columns.index("gain on the control")] for row in table.rows}
     assert gains["base"] == ""

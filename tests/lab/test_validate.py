@@ -125,25 +125,6 @@ def test_check_file_counts_solutions_by_their_verdicts(tmp_path: Path) -> None:
     assert check.boxed == {"right": 3, "wrong": 1, "no box": 1}
 
 
-def test_check_file_lists_gold_warnings(tmp_path: Path) -> None:
-    answers = ["99", r"\frac{9}{", ["99", r"\sqrt", "ninety-nine"], "99.0"]
-    check = check_of(write(tmp_path, *(row(n, answer=a) for n, a in enumerate(answers))))
-    assert check.boxed == {"right": 3, "unparsable gold": 1}
-    read = "'ninety-nine': it is read as text (read as 'ninety-nine')"
-    assert check.gold_warnings == [
-        (2, r"'\\frac{9}{': it does not parse"),
-        (3, rf"'\\sqrt': it does not parse, {read}"),
-    ]
-    text = shown(check)
-    assert "gold answers to check (docs/how-to/own-data.md): 2 rows" in text
-    assert r"row 2: '\\frac{9}{': it does not parse" in text
-
-
-def test_check_file_limit_ends_where_run_ends(tmp_path: Path) -> None:
-    check = check_of(write(tmp_path, "{", row(0), "{", row(1), "{"), limit=2)
-    assert (check.good, len(check.bad["invalid JSON"])) == (2, 2)
-
-
 def test_check_file_rows_without_answer_count_where_nothing_needs_it(tmp_path: Path) -> None:
     rows = [{"problem": "Is it?", "solution": "It is."}, row(1)]
     check = check_of(write(tmp_path, *rows))

@@ -11,9 +11,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from conftest import DEMO, move
+from conftest import move
 from paint.config.schema import ModelConfig
-from paint.models import exports
 from paint.models.exports import export_merged, merged_difference, text_ids, text_log_probs
 from paint.models.policy import Policy, PolicyError, load_policy
 from paint.models.weights import load_trained, save_trained
@@ -191,11 +190,3 @@ def test_merged_difference_of_other_model_is_refused(fault: str, tmp_path: Path)
     }
     with pytest.raises(PolicyError, match=rf"read again, .*{expected[fault]}"):
         merged_difference(tmp_path / "out", merged)
-
-
-def test_export_far_from_policy_is_refused_though_its_file_is_as_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(exports, "FAR_NATS", 1e-9)
-    with pytest.raises(PolicyError, match=r"nats a token off"):
-        exported(DEMO, tmp_path, torch.bfloat16)

@@ -1,28 +1,18 @@
 """Joint layers compute what their layers compute, with the adapters of now."""
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from torch import Tensor
-from transformers import (
-    GPT2Config,
-    GPT2LMHeadModel,
-    Phi3Config,
-    Phi3ForCausalLM,
-    PreTrainedModel,
-    Qwen2Config,
-    Qwen2ForCausalLM,
-)
 
-from conftest import DEMO
+from conftest import DEMO, move
 from paint.config.schema import TeacherConfig
 from paint.models.joint_layers import JointLayers
 from paint.models.policy import Policy, load_policy
 from paint.models.teacher import open_teacher
+from tiny_models import tiny_config, tiny_model
 
 IDS = torch.arange(24).view(4, 6) + 5
 
@@ -33,25 +23,11 @@ def states(policy: Policy) -> Tensor:
     return found
 
 
-def move_adapters(policy: Policy, seed: int) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for parameter in policy.trainable:
-            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.1)
-
-
-@pytest.fixture
-def own_policy() -> Policy:
-    policy = load_policy(DEMO, seed=0)
-    move_adapters(policy, 1)
-    return policy
-
-
 def test_joint_layers_give_states_of_layers_after_updates_and_of_teacher() -> None:
     policy = load_policy(DEMO, seed=0)
     layers = JointLayers(policy.base)
     for seed in (1, 2):
-        move_adapters(policy, seed)
+        move(policy, seed)
         expected = states(policy)
         layers.refresh()
         with layers.used():
@@ -64,10 +40,10 @@ def test_joint_layers_give_states_of_layers_after_updates_and_of_teacher() -> No
     assert (base - expected).abs().max() > 1e-2
 
 
-def test_joint_layers_join_layers_of_one_input_in_memory_of_weights(own_policy: Policy) -> None:
-    before = sum(p.nbytes for p in own_policy.base.parameters())
-    layers = JointLayers(own_policy.base)
-    names = {module: name for name, module in own_policy.base.named_modules()}
+def test_joint_layers_join_layers_of_one_input_in_memory_of_weights(trained: Policy) -> None:
+    before = sum(p.nbytes for p in trained.base.parameters())
+    layers = JointLayers(trained.base)
+    names = {module: name for name, module in trained.base.named_modules()}
     kinds = [[names[p.layer].rpartition(".")[2] for p in x.parts] for x in layers.layers[:4]]
     assert kinds == [
         ["q_proj", "k_proj", "v_proj"],
@@ -77,7 +53,7 @@ def test_joint_layers_join_layers_of_one_input_in_memory_of_weights(own_policy: 
     ]
     storages = {
         p.untyped_storage().data_ptr(): p.untyped_storage().nbytes()
-        for p in own_policy.base.parameters()
+        for p in trained.base.parameters()
     }
     adapters = sum(layer.rank * layer.weight.shape[1] * 4 for layer in layers.layers)
     assert sum(storages.values()) == before + adapters
@@ -86,7 +62,7 @@ def test_joint_layers_join_layers_of_one_input_in_memory_of_weights(own_policy: 
 def test_joint_layers_round_adapters_like_layers_do_in_bfloat16() -> None:
     """Both differ from float64 by the rounding of products in bfloat16, by equal amounts."""
     policy = load_policy(dataclasses.replace(DEMO, dtype="bfloat16"), seed=0)
-    move_adapters(policy, 1)
+    move(policy)
     layers = JointLayers(policy.base)
     layers.refresh()
     joint = layers.layers[0]
@@ -102,46 +78,30 @@ def test_joint_layers_round_adapters_like_layers_do_in_bfloat16() -> None:
         assert error <= 1e-2 * exact.norm()
 
 
-def test_joint_layers_take_weights_that_were_replaced(own_policy: Policy) -> None:
-    layers = JointLayers(own_policy.base)
+def test_joint_layers_take_weights_that_were_replaced(trained: Policy) -> None:
+    layers = JointLayers(trained.base)
     weight = layers.layers[0].parts[1].frozen.weight
     weight.data = weight.data * 2
-    expected = states(own_policy)
+    expected = states(trained)
     layers.refresh()
     with layers.used():
-        torch.testing.assert_close(states(own_policy), expected, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(states(trained), expected, rtol=1e-5, atol=1e-5)
 
 
-SHAPE: dict[str, Any] = {"vocab_size": 40, "hidden_size": 32, "num_hidden_layers": 2}
-SHAPE |= {"num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 48}
-SHAPE |= {"pad_token_id": 0}
-FAMILIES: dict[str, tuple[Callable[[], PreTrainedModel], list[str], list[int]]] = {
-    "biases, some layers adapted": (
-        lambda: Qwen2ForCausalLM(Qwen2Config(**SHAPE)),
-        ["q_proj", "v_proj", "down_proj"],
-        [1, 1, 2, 1],  # q, v, gate with up, down; k stands between q and v without an adapter
-    ),
-    "fused layers": (
-        lambda: Phi3ForCausalLM(Phi3Config(**SHAPE)),
-        ["qkv_proj", "gate_up_proj"],
-        [1, 1],
-    ),
-    "other layers": (
-        lambda: GPT2LMHeadModel(GPT2Config(vocab_size=40, n_embd=32, n_layer=2, n_head=4)),
-        ["c_fc"],
-        [],
-    ),
+FAMILIES: dict[str, tuple[list[str], list[int]]] = {
+    # q, v, gate with up, down, with biases; k stands between q and v without an adapter
+    "qwen2": (["q_proj", "v_proj", "down_proj"], [1, 1, 2, 1]),
+    "phi3": (["qkv_proj", "gate_up_proj"], [1, 1]),
+    "gpt2": (["c_fc"], []),
 }
 
 
 @pytest.mark.filterwarnings("ignore:fan_in_fan_out")
 @pytest.mark.parametrize("family", FAMILIES)
 def test_joint_layers_of_families_give_states_of_layers(policy: Policy, family: str) -> None:
-    make, targets, sizes = FAMILIES[family]
-    torch.manual_seed(0)
-    model = get_peft_model(
-        make().eval(), LoraConfig(r=3, target_modules=targets, init_lora_weights=False)
-    )
+    targets, sizes = FAMILIES[family]
+    settings = LoraConfig(r=3, target_modules=targets, init_lora_weights=False)
+    model = get_peft_model(tiny_model(tiny_config(family)), settings)
     with torch.no_grad():  # biases start at 0
         for name, parameter in model.named_parameters():
             if name.endswith("bias"):

@@ -1,6 +1,5 @@
 """A row whose turns a chat template leaves out is refused, by whoever reads rows."""
 
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,7 +7,6 @@ import pytest
 
 from chat_templates import LOOP
 from paint.config.schema import PromptsConfig
-from paint.core.demo_files import MODEL
 from paint.core.display import Display
 from paint.data.problems import DataError, Problem, ValidRows
 from paint.evaluation.generate import deployment_prompts
@@ -26,14 +24,6 @@ NO_PROMPT = (
     f"{LOOP}{{{{- '<|im_start|>' + m.role + '\\n' }}}}{{{{- m.content + '<|im_end|>\\n' }}}}"
     f"{{%- endfor %}}"
 )
-
-
-@pytest.fixture
-def two_roles(tmp_path: Path) -> str:
-    folder = tmp_path / "model"
-    shutil.copytree(MODEL, folder)
-    (folder / "chat_template.jinja").write_text(TWO_ROLES)
-    return str(folder)
 
 
 def chat_of(identity: str, *turns: tuple[str, str]) -> Problem:
@@ -81,9 +71,10 @@ def test_prompts_of_every_kind_are_checked(policy_of_two_roles: Policy) -> None:
         deployment_prompts(policy, [plain, system], thinking=False)
 
 
-def test_load_tokenizer_template_without_generation_prompt_is_refused(two_roles: str) -> None:
-    load_tokenizer(two_roles)
-    (Path(two_roles) / "chat_template.jinja").write_text(NO_PROMPT)
+def test_load_tokenizer_template_without_generation_prompt_is_refused(demo_copy: Path) -> None:
+    (demo_copy / "chat_template.jinja").write_text(TWO_ROLES)
+    load_tokenizer(str(demo_copy))
+    (demo_copy / "chat_template.jinja").write_text(NO_PROMPT)
     with pytest.raises(PolicyError, match=r"no generation prompt.*'<\|im_start\|>assistant'") as no:
-        load_tokenizer(two_roles)
+        load_tokenizer(str(demo_copy))
     assert "add {%- if add_generation_prompt %}" in str(no.value)

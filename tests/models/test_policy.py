@@ -9,13 +9,14 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import AutoModelForCausalLM, AutoTokenizer, Gemma2Config, Gemma2ForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from conftest import DEMO, logits_alone, move
 from paint.inference.engine import Sampling
 from paint.inference.local import LocalEngine
 from paint.models.policy import Policy, PolicyError, load_policy
 from paint.models.weights import load_trained, save_trained
+from tiny_models import save_tiny, tiny_config
 
 PROMPTS = [[5, 20, 31, 7], [9, 9, 12, 40, 41, 42, 43], [3]]
 COMPLETIONS = [[50, 60, 70], [80], [90, 91, 92, 93, 94]]
@@ -133,14 +134,10 @@ def test_load_trained_missing_weights_are_refused(full: Policy, tmp_path: Path) 
         assert torch.equal(x, y)
 
 
-def test_load_policy_logit_softcapping_is_refused(demo_copy: Path) -> None:
-    heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16}
-    small = {"vocab_size": 1024, "hidden_size": 32, "intermediate_size": 64, **heads}
-    # Small logits are next to unchanged.
-    config = Gemma2Config(**small, num_hidden_layers=1, final_logit_softcapping=30.0)
-    Gemma2ForCausalLM(config).save_pretrained(demo_copy)
+def test_load_policy_logit_softcapping_is_refused(tmp_path: Path) -> None:
+    path = save_tiny(tiny_config("gemma2", final_logit_softcapping=30.0), tmp_path)
     with pytest.raises(PolicyError, match=r"after lm_head \(final_logit_softcapping 30"):
-        other_demo(demo_copy, attention="eager")
+        other_demo(Path(path), attention="eager")
 
 
 def test_load_policy_missing_weights_are_refused(demo_copy: Path) -> None:

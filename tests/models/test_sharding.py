@@ -14,9 +14,8 @@ import torch
 from accelerate import Accelerator
 from torch import distributed, nn
 from torch.distributed.tensor import DTensor
-from transformers import AutoModelForCausalLM
 
-from conftest import DEMO, move
+from conftest import DEMO, move, untie
 from own_server import OwnServer
 from paint.config.run_folder import read_metrics
 from paint.config.schema import RolloutConfig
@@ -156,9 +155,10 @@ def assert_same_run(one: Path, other: Path) -> None:
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Runs of two ranks that share the layers, or have them whole, of two models."""
     home = tmp_path_factory.mktemp("ranks")
+    own_head = untie(Path(shutil.copytree(MODEL, home / "model")))
     models: dict[str, dict[str, Any]] = {
         "": {},
-        "untied-": {"path": str(untied(home / "model")), "gradient_checkpointing": True},
+        "untied-": {"path": own_head, "gradient_checkpointing": True},
     }
     configs = {
         f"{kind}{name}": changed("demo-paint", SMALL, {"model": model | {"shard": is_shared}})
@@ -173,16 +173,6 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("kind", ["", "untied-"])
 def test_shard_two_ranks_train_bitwise_equal(runs: Path, kind: str) -> None:
     assert_same_run(runs / f"{kind}shared", runs / f"{kind}whole")
-
-
-def untied(folder: Path) -> Path:
-    """The demo's model with a head of its own."""
-    shutil.copytree(MODEL, folder)
-    model = AutoModelForCausalLM.from_pretrained(folder)
-    model.config.tie_word_embeddings = False
-    model.lm_head.weight = nn.Parameter(1.05 * model.lm_head.weight.detach())
-    model.save_pretrained(folder)
-    return folder
 
 
 @pytest.mark.slow

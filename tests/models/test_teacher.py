@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from conftest import DEMO, logits_alone, move
+from conftest import DEMO, logits_alone, move, untie
 from paint.config.run_folder import read_metrics
 from paint.config.schema import Config, TeacherConfig
 from paint.core.demo_files import MODEL
@@ -20,14 +20,13 @@ from paint.inference.engine import Sampling
 from paint.inference.local import LocalEngine
 from paint.models.policy import Policy, PolicyError, load_policy
 from paint.models.teacher import FILE, open_teacher
-from paint.models.weights import load_trained, save_trained
 from paint.objective.fused import fused_paint_loss
 from paint.objective.loss import paint_loss
 from paint.resolve.check import check_config
 from paint.training import checkpoint
 from paint.training.run_log import append_metrics, new_run
 from paint.training.train_step import Setup
-from runs import assert_same, assert_same_history, changed, train, train_in_parts
+from runs import assert_same, assert_same_history, changed, small_run, train, train_in_parts
 
 PROMPTS = [[5, 20, 31, 7], [9, 9, 12, 40, 41, 42, 43], [3]]
 COMPLETIONS = [[50, 60, 70], [80], [90, 91, 92, 93, 94]]
@@ -81,11 +80,7 @@ def full() -> Policy:
 @pytest.fixture
 def untied(demo_copy: Path) -> Policy:
     """A model, all of whose weights are trained, with a head that is not the embedding."""
-    model = AutoModelForCausalLM.from_pretrained(demo_copy, dtype="float32")
-    model.config.tie_word_embeddings = False
-    model.lm_head.weight = torch.nn.Parameter(1.1 * model.lm_head.weight.detach())
-    model.save_pretrained(demo_copy)
-    return load_policy(replace(FULL, path=str(demo_copy)), seed=0)
+    return load_policy(replace(FULL, path=untie(demo_copy)), seed=0)
 
 
 def test_frozen_teacher_is_base_model(policy: Policy) -> None:
@@ -133,17 +128,6 @@ def test_ema_teacher_averages_updates_not_factors(
         for name, steps in ((name, [step[name] for step in path]) for name in path[0])
     }
     assert (library_logits(base_with(apart)) - expected).abs().max() > 0.05
-
-
-def test_ema_teacher_starts_at_adapter(policy: Policy, trained: Policy, tmp_path: Path) -> None:
-    save_trained(trained, tmp_path)
-    fresh = load_policy(DEMO, seed=5)
-    load_trained(fresh, tmp_path)
-    teacher = open_teacher(fresh, EMA)
-    student = hidden(fresh)
-    move(fresh, 1)
-    with teacher.view():
-        torch.testing.assert_close(hidden(fresh), student, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("config", [DEMO, FULL])
@@ -343,12 +327,7 @@ def test_full_ema_teacher_averages_every_weight(head: str, request: pytest.Fixtu
 
 
 STEPS = {"steps": 5, "batch_size": 4, "micro_batch_size": 2, "checkpoint_every": 2}
-SMALL: dict[str, dict[str, Any]] = {
-    "data": {"limit": 40},
-    "model": {"lora_rank": 4, "lora_alpha": 8},
-    "rollout": {"max_new_tokens": 60, "batch_size": 4},
-    "train": STEPS | {"learning_rate": 1e-3},
-}
+SMALL = small_run(60, limit=40, at_once=4, **STEPS, learning_rate=1e-3)
 
 
 def small(**sections: dict[str, Any]) -> Config:

@@ -36,7 +36,7 @@ $ $$ \( \) \[ \] { } \{ \} ( ) [ ] ^ _ ' \prime ^{\prime} \frac \dfrac \sqrt √
 BLANKS = [*" \n\u00a0\x00\x01\x04\ud800", "\n\n", ", ", ". ", r"\text{ or }", "a b", r"\ "]
 latex_like = st.lists(st.sampled_from(FRAGMENTS.split() + BLANKS), max_size=14).map("".join)
 any_text = st.text() | latex_like
-many = settings(max_examples=400)
+many = settings(max_examples=200)
 
 
 @many

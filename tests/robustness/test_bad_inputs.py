@@ -15,7 +15,6 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from paint.cli import main
-from paint.core.demo_files import MODEL
 
 ASKED = ["--benchmarks", "demo", "--limit=1", "--samples=1", "--rollout.max-new-tokens=4"]
 
@@ -77,13 +76,6 @@ MODELS: dict[str, Break] = {
 }
 
 
-def broken_model(kind: str, folder: Path) -> Path:
-    """A copy of the demo's model with what the kind breaks."""
-    shutil.copytree(MODEL, folder, copy_function=shutil.copyfile)
-    MODELS[kind](folder)
-    return folder
-
-
 def train_on(model: Path | str, *more: str) -> list[str]:
     small = ["--train.steps=1", "--train.batch-size=2", "--train.micro-batch-size=2"]
     small += ["--rollout.max-new-tokens=4", "--log.folder=runs", "--log.name=mine"]
@@ -91,9 +83,9 @@ def train_on(model: Path | str, *more: str) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", MODELS)
-def test_train_corrupt_model_is_refused(kind: str, tmp_path: Path, said: Said) -> None:
-    model = broken_model(kind, tmp_path / "its-model")
-    refuses(train_on(model, "--data.limit=8"), "its-model", said)
+def test_train_corrupt_model_is_refused(kind: str, demo_copy: Path, said: Said) -> None:
+    MODELS[kind](demo_copy)
+    refuses(train_on(demo_copy, "--data.limit=8"), str(demo_copy), said)
     assert not Path("runs").exists()
 
 

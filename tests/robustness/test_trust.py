@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import product
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -141,44 +142,17 @@ def is_needed(command: str, setting: str) -> bool:
     return command == "show" and setting == "divergence"
 
 
-@pytest.mark.parametrize("setting", CODE)
-@pytest.mark.parametrize("command", ["resume", "held-out-kl"])
-def test_command_that_needs_the_code_of_a_strangers_run_is_refused_by_name(
-    command: str,
-    setting: str,
-    stranger: Callable[[str], Path],
-    said: Said,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    folder = stranger(setting)
-    assert call(COMMANDS[command], monkeypatch) == 2
-    message = said()
-    for code in executables_of(to_table(read_run(folder))):
-        assert f"{code.setting} {json.dumps(code.name)}" in message
-    assert "--trust" in message
-    assert_nothing_ran(folder)
+QUICK = {("eval", "grader"), ("eval options", "grader"), ("eval --help", "grader")}
+QUICK |= {("show", "divergence"), ("held-out-kl", "urls"), *product(["resume"], CODE)}
 
 
-@pytest.mark.parametrize("command", ["eval", "eval options", "eval --help", "show"])
-def test_command_over_a_strangers_run_runs_nothing(
-    command: str, stranger: Callable[[str], Path], said: Said, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = stranger("divergence" if command == "show" else "grader")
-    status = call(COMMANDS[command], monkeypatch)
-    assert status == (0 if command == "eval --help" else 2)
-    assert_nothing_ran(folder)
-    if status:
-        message = said()
-        assert '"notes:f"' in message
-        assert "--trust" in message
-        assert {"show": "--no-rescore"}.get(command, "--grading.grader") in message or (
-            command == "eval options"
-        )
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("setting", CODE)
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(
+    ("command", "setting"),
+    [
+        pytest.param(*cell, marks=[] if cell in QUICK else pytest.mark.slow)
+        for cell in product(COMMANDS, CODE)
+    ],
+)
 def test_no_command_runs_what_a_strangers_run_names_unasked(
     command: str,
     setting: str,
@@ -193,6 +167,11 @@ def test_no_command_runs_what_a_strangers_run_names_unasked(
     assert ("--trust" in message) == is_needed(command, setting), message
     is_refused_otherwise = command == "eval options"
     assert status == (2 if is_needed(command, setting) or is_refused_otherwise else 0), message
+    if command in ("resume", "held-out-kl"):
+        for code in executables_of(to_table(read_run(folder))):
+            assert f"{code.setting} {json.dumps(code.name)}" in message
+    elif status and not is_refused_otherwise:
+        assert ("--no-rescore" if command == "show" else "--grading.grader") in message
 
 
 def test_named_code_of_a_strangers_run_is_run_for_this_call_alone(

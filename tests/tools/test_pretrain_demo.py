@@ -51,10 +51,6 @@ def problem_of(example: Example) -> str:
     return str(problem)
 
 
-def shown_in(example: Example) -> str:
-    return "\n".join(message["content"] for message in example.messages)
-
-
 def calls_in(example: Example) -> list[str]:
     """The words that earlier turns looked up."""
     words = []
@@ -106,7 +102,8 @@ def test_rules_that_no_text_states_are_guesses_equally_often_of_each_value(kind:
     guesses = []
     for example in examples():
         if kind_of(example) == kind:
-            stated = rules_in(shown_in(example))
+            shown = "\n".join(message["content"] for message in example.messages)
+            stated = rules_in(shown)
             found = rules_in(example.text)
             guesses += [value for word, value in found.items() if word not in stated]
     assert is_uniform(guesses)

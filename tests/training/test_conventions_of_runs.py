@@ -17,15 +17,12 @@ from paint.evaluation.generate import with_date
 from paint.lab.eval_protocols import protocol_for
 from paint.lab.runner import ExperimentRun, run_experiment
 from paint.models.policy import load_policy, load_tokenizer
-from runs import changed, stored, train
+from runs import changed, small_run, stored, train
 
 FIRST, SECOND = "2024-02-03", "2024-02-09"
-SMALL: dict[str, dict[str, Any]] = {
-    "data": {"limit": 20},
-    "model": {"lora_rank": 4, "lora_alpha": 8},
-    "rollout": {"max_new_tokens": 16, "batch_size": 4},
-    "train": {"steps": 1, "batch_size": 4, "micro_batch_size": 4, "checkpoint_every": 1},
-}
+SMALL = small_run(
+    16, limit=20, at_once=4, steps=1, batch_size=4, micro_batch_size=4, checkpoint_every=1
+)
 
 
 def model_with(template: str, folder: Path) -> str:
@@ -117,12 +114,6 @@ def test_experiment_continued_on_another_day_has_one_date(
     assert read_run(tmp_path / "b/seed-0").model.date == FIRST
     dates = {json.loads(p.read_text())["date"] for p in tmp_path.rglob("settings.json")}
     assert dates == {FIRST}
-
-
-def test_run_template_without_clock_records_no_date(tmp_path: Path) -> None:
-    train(small("demo"), tmp_path / "run")
-    assert read_run(tmp_path / "run").model.date == "auto"
-    assert read_run_json(tmp_path / "run")["conventions"]["date"] is None
 
 
 def test_sft_prompt_that_opens_a_thought_closes_it_and_says_so(

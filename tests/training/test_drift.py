@@ -1,7 +1,6 @@
 """Drift of the student from its base on fixed prompts."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -11,14 +10,11 @@ from paint.config.run_folder import read_metrics
 from paint.models.policy import load_policy
 from paint.models.teacher import open_teacher
 from paint.training.drift import open_drift
-from runs import adapter, assert_same, changed, train, train_in_parts
+from runs import adapter, assert_same, changed, small_run, train, train_in_parts
 
-SMALL: dict[str, dict[str, Any]] = {
-    "data": {"limit": 100},
-    "model": {"lora_rank": 4, "lora_alpha": 8},
-    "rollout": {"max_new_tokens": 12, "batch_size": 4},
-    "train": {"steps": 2, "batch_size": 4, "micro_batch_size": 4, "learning_rate": 3e-3},
-}
+SMALL = small_run(
+    12, limit=100, at_once=4, steps=2, batch_size=4, micro_batch_size=4, learning_rate=3e-3
+)
 MEASURED = {"health": {"drift_path": "demo"}}
 
 

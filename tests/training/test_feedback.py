@@ -15,24 +15,16 @@ from paint.data.problems import Problem
 from paint.grading.contract import Grade
 from paint.lab.viewer.run import PageSpec, run_data
 from paint.models.policy import load_policy
-from runs import assert_untrained, changed, stored, train
+from runs import assert_untrained, changed, small_run, stored, train
 
 first_error = importlib.import_module("first_error")
 
-SMALL: dict[str, dict[str, Any]] = {
-    "data": {"limit": 40},
-    "model": {"lora_rank": 4, "lora_alpha": 8},
-    "rollout": {
-        "max_new_tokens": 60,
-        "batch_size": 8,
-        "samples_per_problem": 4,
-        "temperature": 1.5,  # with this seed's problems, right and wrong completions
-    },
-    "train": {"steps": 1, "batch_size": 8, "micro_batch_size": 3, "checkpoint_every": 1}
-    | {"seed": 2},
-    "grading": {"grader": "first_error:grade"},
-    "context": {"source": "feedback", "mask_ratio_wrong": 0.0, "mask_ratio_correct": 0.0},
-}
+SMALL = small_run(
+    60, limit=40, at_once=8, steps=1, batch_size=8, micro_batch_size=3, checkpoint_every=1, seed=2
+)
+SMALL |= {"grading": {"grader": "first_error:grade"}}
+SMALL |= {"context": {"source": "feedback", "mask_ratio_wrong": 0.0, "mask_ratio_correct": 0.0}}
+SMALL["rollout"] |= {"samples_per_problem": 4, "temperature": 1.5}  # right and wrong ones
 
 
 def small(*changes: dict[str, dict[str, Any]]) -> Config:
@@ -81,17 +73,6 @@ def test_train_without_any_feedback_updates_nothing(
     assert metrics["kept_completions"] == metrics["gradient_norm"] == 0
     assert "step 1: no completion was learned from" in capsys.readouterr().out
     assert_untrained(tmp_path, config)
-
-
-def test_other_feedback_is_that_of_another_completion(tmp_path: Path) -> None:
-    train(small({"context": {"source": "other_feedback"}}), tmp_path)
-    rows = stored(tmp_path)
-    assert any(row["kept"] for row in rows)
-    for row in (row for row in rows if row["kept"]):
-        others = {other.get("feedback") for other in rows} - {row["feedback"]}
-        of_problem = {o.get("feedback") for o in rows if o["problem_id"] == row["problem_id"]}
-        of_problem -= {row["feedback"], None}
-        assert row["context"] in (of_problem or others)
 
 
 def test_sdpo_teacher_reads_a_right_peer_and_feedback(tmp_path: Path) -> None:

@@ -144,16 +144,8 @@ def test_enable_servers_config_that_cannot_use_them_is_unchanged() -> None:
 def test_plan_prints_the_command_of_each_server_of_the_machine(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    line = [
-        "plan",
-        "demo-paint",
-        "--data.limit",
-        "8",
-        "--gpus",
-        "4",
-        "--servers",
-        "--rollout.engine",
-    ]
+    line = ["plan", "demo-paint", "--data.limit", "8", "--gpus", "4", "--servers"]
+    line += ["--rollout.engine"]
     assert main([*line, "vllm", f"--rollout.server-args={TWO_GPUS}"]) == 0
     servers = [one.split() for one in capsys.readouterr().out.splitlines() if "vllm serve" in one]
     assert [server[0] for server in servers] == [

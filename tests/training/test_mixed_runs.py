@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -23,16 +22,13 @@ from runs import (
     assert_same_history,
     changed,
     parse,
+    small_run,
     stored,
     train,
     write_problems,
 )
 
-SMALL: dict[str, dict[str, Any]] = {
-    "model": {"lora_rank": 4, "lora_alpha": 8},
-    "rollout": {"max_new_tokens": 60, "batch_size": 8},
-    "train": {"steps": 2, "batch_size": 8, "learning_rate": 1e-4, "checkpoint_every": 1},
-}
+SMALL = small_run(60, at_once=8, steps=2, batch_size=8, learning_rate=1e-4, checkpoint_every=1)
 
 
 @pytest.mark.slow
@@ -137,7 +133,7 @@ def test_steps_and_epochs_take_the_place_of_each_other(
     by_epochs = demo.changed("train", epochs=2.0)
     assert with_sections(by_epochs, {"train": {"steps": 3}}).train.epochs is None
     assert from_table(to_table(by_epochs)) == by_epochs
-    assert flags(by_epochs.changed("train", steps=3), demo) == ["--train.epochs", "2.0"]
+    assert flags(by_epochs.changed("train", steps=3), demo) == ["--train.epochs=2.0"]
     assert main(["config", "demo-paint", "--train.epochs", "2"]) == 0
     recipe.write_text(capsys.readouterr().out)
     assert read_recipe(recipe) == by_epochs.changed("train", steps=Config().train.steps)

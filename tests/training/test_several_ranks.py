@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -16,14 +15,9 @@ from paint.config.schema import Config
 from paint.inference.vllm.process import free_port
 from paint.training import run_log
 from processes import in_two_processes, started, train_command
-from runs import changed, last_checkpoint, resume_command, stored, wait_for
+from runs import changed, last_checkpoint, resume_command, small_run, stored, wait_for
 
-SMALL: dict[str, dict[str, Any]] = {
-    "data": {"limit": 100},
-    "model": {"lora_rank": 4, "lora_alpha": 8},
-    "rollout": {"max_new_tokens": 20},
-    "train": {"steps": 3, "batch_size": 4, "micro_batch_size": 2, "checkpoint_every": 100},
-}
+SMALL = small_run(20, limit=100, steps=3, batch_size=4, micro_batch_size=2, checkpoint_every=100)
 
 # What a rank does in its third step, instead of training: {in_step}.
 AT_THE_THIRD = """

@@ -15,15 +15,10 @@ from paint.models import teacher
 from paint.models.caches import LEAST, read_beginning
 from paint.training import teacher_views
 from paint.training.teacher_views import with_shared_beginning
-from runs import adapter, assert_same, changed, train, train_in_parts
+from runs import adapter, assert_same, changed, small_run, train, train_in_parts
 
-SMALL: dict[str, dict[str, Any]] = {
-    "data": {"limit": 20},
-    "model": {"lora_rank": 4, "lora_alpha": 8},
-    "rollout": {"max_new_tokens": 8},
-    "train": {"steps": 2, "batch_size": 4, "micro_batch_size": 2, "checkpoint_every": 1},
-    "prompts": {"student": "{{ problem }}", "teacher_system": "{{ context }}"},
-}
+SMALL = small_run(8, limit=20, steps=2, batch_size=4, micro_batch_size=2, checkpoint_every=1)
+SMALL |= {"prompts": {"student": "{{ problem }}", "teacher_system": "{{ context }}"}}
 
 
 def guided(folder: Path, *changes: dict[str, dict[str, Any]]) -> Config:

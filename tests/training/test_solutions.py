@@ -25,14 +25,9 @@ from paint.objective.loss import paint_loss
 from paint.resolve.algorithm import Algorithm
 from paint.training.solutions import add_gradient_of_solutions
 from paint.training.train_step import Batch, Setup, accumulate
-from runs import changed, opened_setup, train
+from runs import changed, opened_setup, small_run, train
 
-SMALL: dict[str, dict[str, Any]] = {
-    "data": {"limit": 4},
-    "model": {"lora_rank": 4, "lora_alpha": 8},
-    "rollout": {"max_new_tokens": 8},
-    "train": {"steps": 3, "batch_size": 4, "micro_batch_size": 3},
-}
+SMALL = small_run(8, limit=4, steps=3, batch_size=4, micro_batch_size=3)
 
 
 def small(recipe: str = "demo-paint", **sections: dict[str, Any]) -> Config:

@@ -16,14 +16,10 @@ from paint.models.policy import Policy, load_policy
 from paint.resolve.check import check_config
 from paint.training.teacher_views import masked_context, prompt_limit, with_teacher_prompt
 from paintvariants.anchored import Anchored
-from runs import changed, stored, train, variant
+from runs import changed, small_run, stored, train, variant
 
-SMALL: dict[str, dict[str, Any]] = {
-    "data": {"limit": 20},
-    "model": {"lora_rank": 4, "lora_alpha": 8},
-    "rollout": {"max_new_tokens": 20, "samples_per_problem": 2},
-    "train": {"steps": 1, "batch_size": 4, "micro_batch_size": 2, "checkpoint_every": 1},
-}
+SMALL = small_run(20, limit=20, steps=1, batch_size=4, micro_batch_size=2, checkpoint_every=1)
+SMALL["rollout"] |= {"samples_per_problem": 2}
 PROBLEMS = [
     Problem(f"Add $1$ and ${i}$.", f"We get $1+{i}={i + 1}$, so {i + 1}.", str(i + 1), str(i))
     for i in (1, 2)

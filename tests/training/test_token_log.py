@@ -13,14 +13,9 @@ from paint.core import storage
 from paint.core.storage import CorruptFileError
 from paint.models.policy import Policy
 from paint.training.token_log import read_tokens, token_bytes, tokens_path
-from runs import changed, stored, train
+from runs import changed, small_run, stored, train
 
-SMALL = {
-    "data": {"limit": 100},
-    "model": {"lora_rank": 4, "lora_alpha": 8},
-    "rollout": {"max_new_tokens": 40},
-    "train": {"steps": 1, "batch_size": 6, "micro_batch_size": 4},
-}
+SMALL = small_run(40, limit=100, steps=1, batch_size=6, micro_batch_size=4)
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +53,8 @@ LOGS = [({"token_rows": 0}, 0), ({"token_rows": 4}, 4), ({"token_rows": 100}, 6)
 
 @pytest.mark.parametrize(("log", "rows"), LOGS)
 def test_token_log_keeps_requested_rows(tmp_path: Path, log: dict[str, Any], rows: int) -> None:
-    train(changed("demo-paint", SMALL, {"log": log}), tmp_path)
+    short = {"rollout": {"max_new_tokens": 8}}
+    train(changed("demo-paint", SMALL, short, {"log": log}), tmp_path)
     path = tokens_path(tmp_path, 1)
     assert (len(read_tokens(path)) if path.exists() else 0) == rows
 

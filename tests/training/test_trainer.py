@@ -2,7 +2,6 @@
 
 import json
 import math
-import resource
 import shutil
 import signal
 from dataclasses import replace
@@ -43,7 +42,7 @@ from paint.objective.masking import mask_ratio, mask_solution, overlap, overlap_
 from paint.resolve.structure import linear_layers
 from paint.training.checkpoint import RanksDiffer
 from paint.training.loop import log_step
-from paint.training.run_log import append_metrics, step_metrics
+from paint.training.run_log import step_metrics
 from paint.training.train_step import Setup
 from processes import on_full_disk, started, train_command
 from runs import (
@@ -596,18 +595,3 @@ def test_trackers_receive_every_metric(tmp_path: Path) -> None:
     tags = set(accumulator.Tags()["scalars"])
     assert set(metrics) - {"step"} <= tags
     assert "step" not in tags  # it is the axis, and trackio's own name
-
-
-def test_metrics_full_disk_names_file_and_run(run: Path, tmp_path: Path) -> None:
-    folder = shutil.copytree(run, tmp_path / "run")
-    path = folder / "metrics.jsonl"
-    before, limits = path.read_bytes(), resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before), limits[1]))
-    try:
-        with pytest.raises(RunError) as error:
-            append_metrics(folder, {"step": 2.0})
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    said = f"{path}: File too large; free some space, then `paint resume {folder}`"
-    assert str(error.value) == said
-    assert path.read_bytes() == before

@@ -11,12 +11,12 @@ from contextlib import suppress
 from itertools import pairwise
 from operator import attrgetter
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from paint.cli.reader import Flag
 from paint.commands import Command
 from paint.core.errors import sanitize_for_terminal
-from paint.core.extensions import OptionTable, named_options, option_fields, option_types, values_of
+from paint.core.extensions import OptionTable, named_options, option_fields
 
 _SECTION = re.compile(r"^(Args|Returns|Raises):$", re.MULTILINE)
 _WIDTH = 100  # at most
@@ -127,9 +127,9 @@ def print_option_help(sections: Any) -> None:
         section = getattr(sections, field.name)
         for key in option_fields(type(section)) if dataclasses.is_dataclass(section) else ():
             place = f"{field.name}.{key}"
-            for options in named_options(section, key, f"{field.name}."):
-                kinds, helps = option_types(type(options), place), field_helps(type(options))
-                for name, value in values_of(options).items():
+            for options, values in named_options(section, key, f"{field.name}."):
+                kinds, helps = get_type_hints(options), field_helps(options)
+                for name, value in values.items():
                     words = _spelling(f"{place}.{name}", Flag("", kinds[name]))
                     lines += ["", *_entry(words, helps.get(name, ""), value)]
     if lines:

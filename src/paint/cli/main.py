@@ -81,14 +81,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             status = _run(line)
         sys.stdout.flush()  # so that a closed stdout raises inside main()
         return status
-    except RanksEnded as ended:  # the ranks' messages are above
+    except (RanksEnded, PeerExit) as ended:  # other ranks have printed the reason
         return ended.status
     except PaintError as error:
         return _end(f"{name}: {error}", 2)
     except Interrupted as stopped:
         return _end(str(stopped), 128 + stopped.signal_number)
-    except PeerExit as ended:  # another rank reports the reason
-        return ended.status
     except KeyboardInterrupt:
         command = parser.find_command(line, COMMANDS)
         hint = "; the same command continues" if command and command.continues else ""

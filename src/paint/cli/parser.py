@@ -5,20 +5,19 @@ all settings, such as ``--train.steps``. ``paint.cli.reader`` reads the words.
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from inspect import Parameter
 from types import GenericAlias, NoneType
 from typing import Annotated, Any, get_args, get_origin
 
 from paint.cli.help import parameter_helps, print_help, print_option_help
-from paint.cli.reader import Flag, Words, positional_values, read_words, setting_flags
+from paint.cli.reader import Flag, read_words, setting_flags
 from paint.commands import Command, parameters_of, plain_type
-from paint.commands.api.arguments import ByName, SettingsOf, Spelled, TakesRun
+from paint.commands.api.arguments import ByName, SettingsOf, Spelled
 from paint.commands.api.configure import open_recipe
 from paint.config.recipe import apply_settings, executables_of, find_recipes, nested, read_recipe
 from paint.config.schema import Config, ConfigError, EvaluationConfig
-from paint.core.errors import format_short
 from paint.core.trust import UntrustedError, trust_records, vouch_for
 from paint.evaluation.defaults import defaults_of
 
@@ -37,21 +36,12 @@ class Line:
     given: Mapping[str, Any]  # the settings that the line names, by section
 
     def call(self) -> Any:
-        named = dict(self.parameters)
-        if settings_type(self.command) is not None:
-            named |= self.given
+        named = {key: one for key, one in self.parameters.items() if key not in (JSON, VERBOSE)}
         targets: Sequence[Any] = ()
         for parameter in parameters_of(self.command.function):
-            name = parameter.name
             if parameter.kind is Parameter.VAR_POSITIONAL:
-                targets = named.pop(name)
-            elif name in named and note_of(parameter, ByName):
-                named[name] = _values_by_name(name, named[name])
-            elif parameter.kind is Parameter.KEYWORD_ONLY and note_of(parameter, SettingsOf):
-                named[name] = getattr(self.config, name)
-        for name in (JSON, VERBOSE):
-            named.pop(name, None)
-        return self.command.function(*targets, **named)
+                targets = named.pop(parameter.name)
+        return self.command.function(*targets, **named, **self.given)
 
 
 def find_command(line: Sequence[str], commands: Mapping[str, Command]) -> Command | None:
@@ -64,39 +54,31 @@ def read_line(command: Command, line: Sequence[str]) -> Line:
     Raises ConfigError for a word that is no flag or no value of its flag, or a recipe that cannot
     be read.
     """
-    flags = {name: flag for name, flag in flags_of(command).items() if not flag.is_positional}
-    words = read_words(line[len(command.name.split()) :], flags)
-    vouch_for(code.name for code in executables_of(nested(words.settings)))
-    if words.parameters.get(TRUST):  # before the record of a run is read
+    flags = flags_of(command)
+    words = line[len(command.name.split()) :]
+    given, settings = read_words(words, flags, f"paint {command.name}")
+    vouch_for(code.name for code in executables_of(nested(settings)))
+    if given.get(TRUST):  # before the record of a run is read
         trust_records()
-    parameters = {one.name: one for one in parameters_of(command.function)}
-    places = [
-        (parameter, read_as(plain_type(parameter.annotation)))
-        for parameter in parameters.values()
-        if parameter.kind not in (Parameter.KEYWORD_ONLY, Parameter.VAR_KEYWORD)
-    ]
-    given = positional_values(places, words, f"paint {command.name}") | words.parameters
-    settings = settings_type(command)
+    kind = settings_type(command)
     base: Any = Config()
-    if settings is EvaluationConfig:
+    if kind is EvaluationConfig:
         base, targets = EvaluationConfig(), given["targets"]
         if targets:
-            base = defaults_of(targets[0], words.settings.get("benchmarks", ()))
-    elif settings and given.get(RECIPES):
+            base = defaults_of(targets[0], settings.get("benchmarks", ()))
+    elif kind and given.get(RECIPES):
         # Options of extensions have the types that the last recipe's have.
         base = read_recipe(find_recipes(given[RECIPES][-1])[-1])
-    elif settings and RECIPE in parameters:
-        parameter = parameters[RECIPE]
-        takes_run = note_of(parameter, TakesRun) is not None
-        base = open_recipe(given.get(RECIPE, parameter.default), takes_run=takes_run).config
-    config = apply_settings(base, words.settings)
-    return Line(command, given, config, _of_names(config, words))
+    elif kind and RECIPE in flags:
+        base = open_recipe(given.get(RECIPE, flags[RECIPE].default), takes_run=True).config
+    config = apply_settings(base, settings)
+    return Line(command, given, config, _of_names(config, settings))
 
 
-def _of_names(config: Any, words: Words) -> dict[str, Any]:
-    """Return the settings that a line names, by section, with their converted values."""
+def _of_names(config: Any, names: Iterable[str]) -> dict[str, Any]:
+    """Return the settings of these full names, by section."""
     found = {}
-    for name in words.settings:
+    for name in names:
         value = config
         for part in name.split("."):
             value = value[part] if isinstance(value, Mapping) else getattr(value, part)
@@ -117,6 +99,8 @@ def flags_of(command: Command) -> dict[str, Flag]:
         else:
             is_repeated = note_of(parameter, ByName) is not None
             kind = tuple[str, ...] if is_repeated else read_as(plain_type(parameter.annotation))
+            if parameter.kind is Parameter.VAR_POSITIONAL:
+                kind = GenericAlias(tuple, (kind, ...))
             spelled = note_of(parameter, Spelled) or Spelled(name)
             found[spelled.name] = Flag(
                 name,
@@ -146,21 +130,6 @@ def explain(command: Command, line: Sequence[str]) -> None:
     else:
         kind = settings_type(command) or Config
         print_help(command, flags_of(command), kind())
-
-
-def _values_by_name(parameter: str, flags: Sequence[Sequence[str]]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    for words in flags:
-        name, *values = words or [""]
-        if not values:
-            raise ConfigError(
-                f"--{parameter} needs a name and its values, as --{parameter} train.learning_rate "
-                f"2e-4 6e-4; got {format_short(name)}"
-            )
-        if name in found:
-            raise ConfigError(f"--{parameter} {name} is given twice; give all values at once")
-        found[name] = values
-    return found
 
 
 def read_as(kind: Any) -> Any:

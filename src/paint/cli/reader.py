@@ -29,14 +29,6 @@ class Flag(NamedTuple):
     is_positional: bool = False
 
 
-class Words(NamedTuple):
-    """A line's words. Those of settings are not converted yet."""
-
-    positional: list[str]
-    parameters: dict[str, Any]
-    settings: dict[str, list[str]]
-
-
 def setting_flags(kind: Any, prefix: str = "") -> dict[str, Flag]:
     """Return the flags of the fields of a section, or of a dataclass of sections, by name."""
     found: dict[str, Flag] = {}
@@ -49,36 +41,41 @@ def setting_flags(kind: Any, prefix: str = "") -> dict[str, Flag]:
     return found
 
 
-def read_words(words: Sequence[str], flags: Mapping[str, Flag]) -> Words:
-    """Divide a line into positional words, parameters and settings; the last of a flag counts."""
-    found = Words([], {}, {})
-    rest = list(words)
+def read_words(
+    line: Sequence[str], flags: Mapping[str, Flag], command: str
+) -> tuple[dict[str, Any], dict[str, list[str]]]:
+    """Return a line's parameters, and words by settings, unconverted; the last of a flag counts."""
+    parameters: dict[str, Any] = {}
+    settings: dict[str, list[str]] = {}
+    positional, rest = [], list(line)
     while rest:
         word = rest.pop(0)
         if not _FLAG.match(word):
-            found.positional.append(word)
+            positional.append(word)
             continue
         before, equals, value = word.partition("=")
         flag, is_off = _find(before, flags)
-        values = [value] if equals else _values_after(before, flag.kind, rest, is_off=is_off)
-        for text in values:
-            require_no_secret(flag.target, text)
-        if is_off and values:
-            raise ConfigError(f"{before} takes no value, got {format_short(values[0])}")
+        if is_off and equals:
+            raise ConfigError(f"{before} takes no value")
         if is_off:
             values = ["false"]
+        else:
+            values = [value] if equals else _values_after(before, flag.kind, rest)
+        for text in values:
+            require_no_secret(flag.target, text)
         if flag.section is not None:
-            found.settings[flag.target] = values
+            settings[flag.target] = values
         elif flag.is_repeated:
-            found.parameters.setdefault(flag.target, []).append(tuple(values))
+            _add_by_name(parameters.setdefault(flag.target, {}), before, values)
         else:
             read = value_of_words(list(values), flag.kind)
-            found.parameters[flag.target] = convert_value(before, read, flag.kind)
-    return found
+            parameters[flag.target] = convert_value(before, read, flag.kind)
+    return parameters | _positional(positional, flags, command), settings
 
 
 def _find(word: str, flags: Mapping[str, Flag]) -> tuple[Flag, bool]:
     """Return what a flag stands for, and whether it turns a switch off."""
+    flags = {name: flag for name, flag in flags.items() if not flag.is_positional}
     name = "verbose" if word == "-v" else word.removeprefix("--").replace("-", "_")
     outer, _, key = name.rpartition(".")
     switch = ".".join(filter(None, [outer, key.removeprefix("no_")]))
@@ -92,10 +89,8 @@ def _find(word: str, flags: Mapping[str, Flag]) -> tuple[Flag, bool]:
     raise ConfigError(f"unknown flag {cut(word)}{nearest_setting(name, known)}")
 
 
-def _values_after(flag: str, kind: Any, rest: list[str], *, is_off: bool) -> list[str]:
+def _values_after(flag: str, kind: Any, rest: list[str]) -> list[str]:
     values: list[str] = []
-    if is_off:
-        return values
     if kind is bool:
         if rest and rest[0].lower() in ("true", "false"):
             values.append(rest.pop(0))
@@ -108,27 +103,37 @@ def _values_after(flag: str, kind: Any, rest: list[str], *, is_off: bool) -> lis
     return values
 
 
-def positional_values(
-    parameters: Sequence[tuple[Parameter, Any]], words: Words, command: str
-) -> dict[str, Any]:
-    """Return the values of a command's positional parameters, each given with its type."""
+def _add_by_name(found: dict[str, list[str]], flag: str, words: Sequence[str]) -> None:
+    name, *values = words or [""]
+    if not values:
+        raise ConfigError(
+            f"{flag} needs a name and its values, as {flag} train.learning_rate 2e-4 6e-4; got "
+            f"{format_short(name)}"
+        )
+    if name in found:
+        raise ConfigError(f"{flag} {name} is given twice; give all values at once")
+    found[name] = values
+
+
+def _positional(words: list[str], flags: Mapping[str, Flag], command: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    rest = list(words.positional)
     missing = []
-    for parameter, kind in parameters:
-        if parameter.kind is Parameter.VAR_POSITIONAL or takes_several(kind):
-            found[parameter.name] = tuple(rest)
-            rest = []
-        elif rest:
-            word = rest.pop(0)
-            name = parameter.name.upper()
-            found[parameter.name] = convert_value(name, value_of_words([word], kind), kind)
-        elif parameter.default is Parameter.empty:
-            missing.append(parameter.name.upper())
+    for name, flag in flags.items():
+        if not flag.is_positional:
+            continue
+        if takes_several(flag.kind):
+            found[flag.target] = tuple(words)
+            words = []
+        elif words:
+            read = value_of_words(words[:1], flag.kind)
+            found[flag.target] = convert_value(name.upper(), read, flag.kind)
+            words = words[1:]
+        elif flag.default is Parameter.empty:
+            missing.append(name.upper())
     if missing:
         raise ConfigError(f"missing: {' and '.join(missing)}; `{command} --help` explains")
-    if rest:
+    if words:
         raise ConfigError(
-            f"{format_short(rest[0])} is one value too many; `{command} --help` explains"
+            f"{format_short(words[0])} is one value too many; `{command} --help` explains"
         )
     return found

@@ -73,9 +73,7 @@ def parameters_of(function: Callable[..., Any]) -> list[inspect.Parameter]:
 
 
 def plain_type(annotation: Any) -> Any:
-    if get_origin(annotation) is Annotated:
-        return get_args(annotation)[0]
-    return annotation
+    return get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
 
 
 def load_commands() -> dict[str, Command]:

@@ -1,5 +1,3 @@
-"""``paint advise``."""
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -63,18 +61,13 @@ def advise(
     start = open_recipe(recipe)
     folder = Path(output_dir or Path("advice") / start.path.stem)
     _, run = configure(start.config, folder, sections)
-    needs = _checked_needs(run, contexts, ratios, answers=answers)
+    needs = _checked_needs(run, contexts, ratios, rates, answers=answers)
     if rates is None or rates is False:
         with on_gpus(gpus, run, ranks=0) as placed:
             from paint.lab.advise import advise
 
             advise(placed, folder, needs, problems, samples, contexts, ratios, answers=answers)
         return Result(folder)
-    if contexts or answers or run.engine.is_stored:
-        raise ConfigError(
-            "rates are compared by training with the recipe's own context; leave out --contexts, "
-            "--answers and stored rollouts"
-        )
     with on_gpus(gpus, run, ranks=1) as placed:
         from paint.lab.learning_rates import advise_rates
 
@@ -84,7 +77,12 @@ def advise(
 
 
 def _checked_needs(
-    run: Resolved, contexts: Sequence[str], ratios: Sequence[float], *, answers: bool
+    run: Resolved,
+    contexts: Sequence[str],
+    ratios: Sequence[float],
+    rates: bool | Sequence[float] | None,
+    *,
+    answers: bool,
 ) -> dict[str, str]:
     """Return the fields that the problems, which must be there, need under all contexts."""
     require_paths(run.config)
@@ -94,6 +92,12 @@ def _checked_needs(
         raise ConfigError(
             'the teacher\'s answers are sampled, in single turns: rollout.engine "stored", '
             "conversation.tools and conversation.environment have none; leave out --answers"
+        )
+    is_of_rates = rates is not None and rates is not False
+    if is_of_rates and (contexts or answers or run.engine.is_stored):
+        raise ConfigError(
+            "rates are compared by training with the recipe's own context; leave out --contexts, "
+            "--answers and stored rollouts"
         )
     for ratio in ratios:  # refused here, before anything is sampled
         run.changed("context", mask_ratio_wrong=ratio, mask_ratio_correct=ratio)

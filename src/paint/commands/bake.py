@@ -1,5 +1,3 @@
-"""``paint bake``."""
-
 from pathlib import Path
 from typing import Any
 

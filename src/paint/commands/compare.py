@@ -1,5 +1,3 @@
-"""``paint compare``."""
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -93,7 +91,7 @@ def compare(
     with on_gpus(gpus, last, ranks=1) as placed:
         if gpus:
             rows, exam = _with_servers(rows, exam, placed.rollout.server_gpus)
-        # Here, since they import torch, which takes seconds.
+        # Imported here, since they import torch, which takes seconds.
         from paint.core.display import Display
         from paint.lab.comparison_report import Layout, publish, title_of
         from paint.lab.runner import ExperimentRun, run_experiment

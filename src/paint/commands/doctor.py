@@ -1,5 +1,3 @@
-"""``paint doctor``."""
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -26,10 +24,8 @@ def doctor(recipes: Sequence[str | Path] = ()) -> dict[str, Any]:
 
 
 def status(machine: dict[str, Any]) -> int:
-    """Return 1 if a library does not fit."""
-    if all(package["fits"] for package in machine["packages"].values()):
-        return 0
-    return 1
+    all_fit = all(package["fits"] for package in machine["packages"].values())
+    return 0 if all_fit else 1
 
 
 def report(machine: dict[str, Any]) -> str:

@@ -1,5 +1,3 @@
-"""``paint eval``."""
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter

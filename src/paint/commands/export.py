@@ -1,5 +1,3 @@
-"""``paint export``."""
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,5 +1,3 @@
-"""``paint grade``."""
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -36,8 +34,6 @@ def grade(
     folders = [path_of(target) for target in targets]
     folder = folders[0] if output_dir is None else Path(output_dir)
     if not isinstance(grading, GradingConfig):
-        sections = {"grading": grading or {}}
-        config, _ = configure(Config(), folder, sections)
-        grading = config.grading
+        grading = configure(Config(), folder, {"grading": grading or {}})[0].grading
     summarise(folders, folder, Display(), grading)
     return Evaluation(folder)

@@ -1,5 +1,3 @@
-"""``paint held-out-kl``."""
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -1,18 +1,22 @@
-"""``paint plan``."""
-
 import shlex
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from paint.commands.api import arguments
 from paint.commands.api.configure import configure, open_recipe
-from paint.core.settings import or_none, within
-
-if TYPE_CHECKING:
-    from paint.config.schema import Config
-    from paint.resolve.check import Resolved
-    from paint.resolve.plan import LongestRows, Plan
+from paint.config.schema import Config
+from paint.core.demo_files import model_path, problems_path
+from paint.core.errors import ConfigError, PaintError, wrap_errors
+from paint.core.hub import local_file
+from paint.core.settings import within
+from paint.data.problems import read_problems
+from paint.data.readers import is_on_hub
+from paint.evaluation.defaults import training_tokens
+from paint.inference.vllm.process import gpu_environment, server_command
+from paint.resolve import plan_report
+from paint.resolve.check import Resolved, enable_servers
+from paint.resolve.plan import LongestRows, Machine, Plan, make_plan, server_of
 
 PORT = 8000  # of the first server
 
@@ -21,10 +25,10 @@ def plan(
     recipe: arguments.AnyRecipe,
     *,
     gpus: Annotated[int, *within("[0, 1024]")] = 1,
-    memory: Annotated[float | None, *or_none(within("[1, 10000]"))] = None,
+    memory: Annotated[float | None, *within("[1, 10000]")] = None,
     servers: bool = False,
     **sections: arguments.Sections,
-) -> "Plan":
+) -> Plan:
     """Print an estimate of memory use and the split of GPUs between training and serving.
 
     The estimate comes from the model's config.json: no weights are loaded, and no GPU is needed
@@ -47,9 +51,6 @@ def plan(
         ConfigError: the model has no config.json, or layers that a plan does not know.
     """
     from paint.core.display import Display
-    from paint.resolve import plan_report as report
-    from paint.resolve.check import enable_servers
-    from paint.resolve.plan import Machine, make_plan
 
     _, run = configure(open_recipe(recipe).config, Path(), sections)
     if gpus > 1:
@@ -58,15 +59,11 @@ def plan(
     run = replace(run, longest=_longest_rows(run))
     made = make_plan(run, Machine(gpus, memory_bytes))
     servers_text = _server_lines(run, made) if servers else []
-    Display().note("\n".join([*report.lines(made), *servers_text]))
+    Display().note("\n".join([*plan_report.lines(made), *servers_text]))
     return made
 
 
-def _server_lines(run: "Resolved", made: "Plan") -> list[str]:
-    from paint.inference.vllm.process import gpu_environment, server_command
-    from paint.resolve.check import enable_servers
-    from paint.resolve.plan import server_of
-
+def _server_lines(run: Resolved, made: Plan) -> list[str]:
     config = run.config
     if not made.gpus or not enable_servers(run).engine.is_remote:
         return []
@@ -84,15 +81,11 @@ def _server_lines(run: "Resolved", made: "Plan") -> list[str]:
     return lines
 
 
-def max_model_len(config: "Config") -> int:
+def max_model_len(config: Config) -> int:
     """Return the longest sequence of a training, at most the longest row of the model."""
     from transformers import AutoConfig
 
-    from paint.core.demo_files import model_path
-    from paint.core.errors import ConfigError, wrap_errors
-    from paint.core.hub import local_file
-    from paint.evaluation.defaults import training_tokens
-    from paint.resolve.structure import position_limit
+    from paint.resolve.structure import position_limit  # it imports torch
 
     tokens = training_tokens(config)
     file = local_file(model_path(config.model.path), "config.json")
@@ -104,18 +97,14 @@ def max_model_len(config: "Config") -> int:
     return int(min(tokens, position_limit(model_config)))
 
 
-def _longest_rows(run: "Resolved") -> "LongestRows | None":
-    from paint.core.demo_files import model_path, problems_path
+def _longest_rows(run: Resolved) -> LongestRows | None:
     from paint.core.display import Display
-    from paint.core.errors import PaintError
-    from paint.data.readers import is_on_hub
 
     config = run.config
     data, model = map(problems_path, config.data.paths), Path(model_path(config.model.path))
     if not config.data.paths or any(map(is_on_hub, data)) or not model.is_dir():
         return None
     # They import transformers, which takes seconds.
-    from paint.data.problems import read_problems
     from paint.models.policy import load_tokenizer
     from paint.training.row_prompts import measure_longest
 

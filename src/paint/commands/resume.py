@@ -1,5 +1,3 @@
-"""``paint resume``."""
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any

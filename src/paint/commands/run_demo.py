@@ -1,5 +1,3 @@
-"""``paint demo``."""
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated

@@ -1,5 +1,3 @@
-"""``paint runs``."""
-
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING

@@ -1,18 +1,16 @@
-"""``paint show``."""
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 from paint.commands.api import arguments
 from paint.commands.api.results import Page, paths_of, write_page_of
-from paint.core.settings import NOT_NEGATIVE, or_none
+from paint.core.settings import NOT_NEGATIVE
 
 
 def show(
     *targets: arguments.Targets,
     steps: Sequence[int] = (),
-    row: Annotated[int | None, *or_none(NOT_NEGATIVE)] = None,
+    row: Annotated[int | None, *NOT_NEGATIVE] = None,
     contexts: Sequence[str] = (),
     rescore: bool = True,
     out: str | Path | None = None,

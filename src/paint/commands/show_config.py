@@ -1,7 +1,5 @@
-"""``paint config``."""
-
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from paint.commands.api import arguments
 from paint.commands.api.configure import RUN, configure, open_recipe
@@ -14,7 +12,7 @@ NAME = "config"
 
 
 def show_config(
-    recipe: Annotated[str | Path | Run | Config, arguments.TakesRun()],
+    recipe: str | Path | Run | Config,
     *,
     machine: bool = False,
     **sections: arguments.Sections,

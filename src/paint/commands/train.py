@@ -1,5 +1,3 @@
-"""``paint train``."""
-
 import time
 from pathlib import Path
 

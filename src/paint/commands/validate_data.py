@@ -1,5 +1,3 @@
-"""``paint data validate``."""
-
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -55,7 +53,4 @@ def validate_data(
 
 
 def status(result: "FileCheck") -> int:
-    """Return 1 if a run would refuse the file, or can grade no completion of some rows."""
-    if result.bad or result.too_long or result.ungradable:
-        return 1
-    return 0
+    return 1 if result.bad or result.too_long or result.ungradable else 0

@@ -9,8 +9,10 @@ import importlib.util
 import json
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
+from operator import attrgetter
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_type_hints
 
 from paint.config.other_names import OTHER_NAMES
 from paint.config.schema import Config, RolloutConfig
@@ -20,9 +22,7 @@ from paint.core.extensions import (
     is_spec,
     named_options,
     option_fields,
-    option_types,
     plain_options,
-    values_of,
 )
 from paint.core.nesting import parse_toml, require_shallow
 from paint.core.recipe_packages import is_shipped, recipe_folders
@@ -43,6 +43,12 @@ Settings = TypeVar("Settings", bound=Any)
 # Settings of command lines and of addresses, which get the key of servers, with what is none.
 _STARTED = {"rollout.server": RolloutConfig().server, "rollout.server_args": "", "rollout.urls": ""}
 
+# Settings that name objects: extensions' own, and their options, such as a divergence.
+_OF_OBJECTS = {"conversation.tools"}
+for _name, _kind in _SECTIONS.items():
+    for _pair in option_fields(_kind).items():
+        _OF_OBJECTS |= {f"{_name}.{_key}" for _key in _pair}
+
 # Settings that take objects of one class alone, so that of the package none but extensions.
 _OF_A_CLASS = ("train.method", "train.optimizer", "objective.divergence", "rollout.engine")
 
@@ -56,6 +62,16 @@ def shipped_folders() -> list[str]:
     return sorted({name.rpartition("/")[0] for name in _shipped() if "/" in name})
 
 
+def find_recipe(name: str) -> Path:
+    """Return the path of one recipe: a shipped one by name, or a file (.toml or with a slash)."""
+    paths = find_recipes(name)
+    if name not in _shipped() and paths != [Path(name)]:
+        raise ConfigError(
+            f"{name} is a folder of recipes, which `paint compare` trains; here name one of them"
+        )
+    return paths[0]
+
+
 def find_recipes(name: str) -> list[Path]:
     """Return the path of a recipe, or those of the TOML files of a folder, sorted by name.
 
@@ -63,14 +79,23 @@ def find_recipes(name: str) -> list[Path]:
 
     Raises ConfigError if there is no such recipe, or the folder has none or cannot be read.
     """
-    plain = name.rstrip("/")
+    shipped, plain = _shipped(), name.rstrip("/")
+    places = shipped.get(name, {})
+    if len(places) > 1:
+        raise ConfigError(
+            f"{name} is a recipe of {' and of '.join(places)}; name the file of one: "
+            f"{', '.join(map(str, places.values()))}"
+        )
+    if places:
+        return list(places.values())
     if plain in shipped_folders():
-        return [find_recipe(other) for other in _shipped() if other.rpartition("/")[0] == plain]
-    if not _is_folder(name):
-        return [find_recipe(name)]
-    with wrap_errors(f"{name} cannot be read", ConfigError, "name a folder of recipes"):
+        return [find_recipe(other) for other in shipped if other.rpartition("/")[0] == plain]
+    with wrap_errors(f"{name} cannot be read", ConfigError, "name a recipe, a TOML file"):
+        is_folder = bool(plain) and Path(name).is_dir()
         # Hidden files are copies that editors and systems keep.
         files = [path for path in Path(name).glob("[!.]*.toml") if not path.is_dir()]
+    if not is_folder:
+        return [_file_of(name)]
     if (Path(name) / "run.json").exists():
         raise ConfigError(
             f"{name} is a run, and no recipe; `paint config {name} > FILE.toml` writes one of it"
@@ -80,27 +105,10 @@ def find_recipes(name: str) -> list[Path]:
     return sorted(files, key=lambda path: path.stem)
 
 
-def find_recipe(name: str) -> Path:
-    """Return the path of one recipe: a shipped one by name, or a file (.toml or with a slash)."""
-    shipped = _shipped()
-    places = shipped.get(name, {})
-    if len(places) > 1:
-        raise ConfigError(
-            f"{name} is a recipe of {' and of '.join(places)}; name the file of one: "
-            f"{', '.join(map(str, places.values()))}"
-        )
-    if places:
-        return next(iter(places.values()))
-    if name.rstrip("/") in shipped_folders() or _is_folder(name):
-        find_recipes(name)  # refuses a run, and a folder without recipes
-        raise ConfigError(
-            f"{name} is a folder of recipes, which `paint compare` trains; here name one of them"
-        )
+def _file_of(name: str) -> Path:
+    hint = did_you_mean(name, [*shipped_folders(), *_shipped()])
     is_path = "/" in name or "\\" in name
-    if name.endswith(".toml") or (is_path and Path(name).exists()):
-        return Path(name)
-    hint = did_you_mean(name, [*shipped_folders(), *shipped])
-    if is_path and not hint:
+    if name.endswith(".toml") or (is_path and (Path(name).exists() or not hint)):
         return Path(name)
     hint = hint or f"; there are {', '.join([*shipped_recipes(), *shipped_folders()])}"
     if not recipe_folders():
@@ -119,12 +127,6 @@ def _shipped() -> dict[str, dict[str, Path]]:
             name = path.relative_to(folder).as_posix().removesuffix(".toml")
             found.setdefault(name, {})[package] = path
     return dict(sorted(found.items()))
-
-
-def _is_folder(name: str) -> bool:
-    plain = name.rstrip("/")
-    with wrap_errors(f"{name} cannot be read", ConfigError, "name a recipe, a TOML file"):
-        return bool(plain) and plain not in _shipped() and Path(name).is_dir()
 
 
 def read_recipe(path: str | Path, base: Config | None = None) -> Config:
@@ -148,11 +150,7 @@ def read_recipe(path: str | Path, base: Config | None = None) -> Config:
 
 def to_table(config: Config) -> dict[str, dict[str, Any]]:
     """Convert a config to nested dicts and lists for JSON; `from_table` is the inverse."""
-    table: dict[str, dict[str, Any]] = {}
-    for name in _SECTIONS:
-        values = values_of(getattr(config, name))
-        table[name] = {key: _plain(value) for key, value in values.items()}
-    return table
+    return nested({name: _plain(attrgetter(name)(config)) for name in SETTINGS})
 
 
 def _plain(value: Any) -> Any:
@@ -167,24 +165,20 @@ def executables_of(table: Mapping[str, Any]) -> list[Executable]:
     """Return what settings name that may run or be connected to, and is not shipped."""
     found = []
     for section, settings in table.items():
-        owners = option_fields(_SECTIONS[section]) if section in _SECTIONS else {}
         # Of an evaluation, some settings are in no section.
         for key, value in settings.items() if isinstance(settings, Mapping) else ():
             setting = f"{section}.{key}"
-            for text in _texts(value):
-                if setting in _STARTED:
-                    is_code = text != _STARTED[setting]
-                # An option may name an object, too, such as a divergence.
-                elif key in (*owners, *owners.values()) or setting == "conversation.tools":
-                    is_built_in = setting in _OF_A_CLASS and text.startswith("paint.")
-                    # Not an engine, whose options may be addresses.
-                    is_method = setting == "train.method" and is_shipped(text)
-                    is_code = is_spec(text) and not (is_built_in or is_method)
-                else:
-                    is_code = False
-                if is_code:
-                    found.append(Executable(setting, text))
+            found += [Executable(setting, text) for text in _texts(value) if _runs(setting, text)]
     return found
+
+
+def _runs(setting: str, text: str) -> bool:
+    if setting in _STARTED:
+        return text != _STARTED[setting]
+    is_of_package = setting in _OF_A_CLASS and text.startswith("paint.")
+    # Not an engine, whose options may be addresses.
+    is_method = setting == "train.method" and is_shipped(text)
+    return setting in _OF_OBJECTS and is_spec(text) and not (is_of_package or is_method)
 
 
 def _texts(value: Any) -> list[str]:
@@ -294,8 +288,8 @@ def _typed(name: str, value: Any, base: Any) -> Any:
     else:
         key, option = rest
         kinds: dict[str, Any] = {}
-        for options in named_options(owner, key, f"{section_name}."):
-            kinds |= option_types(type(options), option_fields(type(owner))[key])
+        for options, _ in named_options(owner, key, f"{section_name}."):
+            kinds |= get_type_hints(options)
         if option not in kinds:
             raise ConfigError(
                 f"unknown option {name}{did_you_mean(option, kinds)}; there are "
@@ -309,39 +303,27 @@ def _typed(name: str, value: Any, base: Any) -> Any:
 
 def differences(a: Config, b: Config) -> list[str]:
     """List the settings that differ, such as `train.seed: 0 -> 1`, in the config's order."""
-    before, after = settings_by_name(a), settings_by_name(b)
-    lines = []
-    for name in before | after:
-        if name not in before or name not in after or before[name] != after[name]:
-            old, new = (format_value(t[name]) if name in t else "unset" for t in (before, after))
-            lines.append(f"{name}: {old} -> {new}")
-    return lines
+    varied = varied_settings([a, b])
+    return [f"{name}: {' -> '.join(map(format_value, both))}" for name, both in varied.items()]
 
 
 def varied_settings(configs: Sequence[Config]) -> dict[str, list[Any]]:
     """Return the settings that are not the same in all configs, in the config's order."""
     tables = [settings_by_name(config) for config in configs]
-    names: dict[str, None] = {}  # in the order of the config
-    for table in tables:
-        names |= dict.fromkeys(table)
-    varied = {}
-    for name in names:
-        values = [table.get(name) for table in tables]
-        if any(value != values[0] for value in values):
-            varied[name] = values
-    return varied
+    names = dict.fromkeys(chain.from_iterable(tables))  # in the order of the config
+    found = {name: [table.get(name) for table in tables] for name in names}
+    return {name: values for name, values in found.items() if any(v != values[0] for v in values)}
 
 
 def settings_by_name(config: Config) -> dict[str, Any]:
     """Return all settings by their full names, each option of an extension by its own."""
-    found = {}
-    for section, settings in to_table(config).items():
-        for key, value in settings.items():
-            if isinstance(value, dict):
-                for option, number in value.items():
-                    found[f"{section}.{key}.{option}"] = number
-            else:
-                found[f"{section}.{key}"] = value
+    found: dict[str, Any] = {}
+    for name in SETTINGS:
+        value = _plain(attrgetter(name)(config))
+        if isinstance(value, dict):
+            found |= {f"{name}.{option}": one for option, one in value.items()}
+        else:
+            found[name] = value
     return found
 
 
@@ -352,28 +334,19 @@ def flags(config: Config, default: Config) -> list[str]:
         is_replaced = name == "train.steps" and config.train.epochs is not None
         if is_replaced or (name in before and value == before[name]):
             continue
-        *outer, key = name.split(".")
-        # Fields of the type bool and options are switches; "auto" or true has a value.
-        field = getattr(Config(), outer[0]).__dataclass_fields__.get(key)
-        if isinstance(value, bool) and (field is None or field.type is bool):
-            key = key if value else f"no-{key}"
-            words.append(f"--{'.'.join([*outer, key])}".replace("_", "-"))
-            continue
         flag = f"--{name}".replace("_", "-")
         texts = list(map(str, value if isinstance(value, list) else [value]))
-        if len(texts) == 1 and texts[0].startswith("-"):  # apart, it would be read as a flag
-            words.append(f"{flag}={texts[0]}")
-        else:
-            words += [flag, *texts]
+        # With =, as a value that begins with a dash would be read as a flag.
+        words += [f"{flag}={texts[0]}"] if len(texts) == 1 else [flag, *texts]
     return words
 
 
-def require_bitsandbytes(setting: str) -> None:
+def require_package(setting: str, package: str) -> None:
     """Raise ConfigError unless the package that a setting with this value needs is installed."""
-    if importlib.util.find_spec("bitsandbytes") is None:
+    if importlib.util.find_spec(package) is None:
         raise ConfigError(
-            f"{setting} needs bitsandbytes, which is not installed: pip install bitsandbytes, or "
-            f"leave the setting out"
+            f"{setting} needs {package}, which is not installed: pip install {package}, or leave "
+            f"the setting out"
         )
 
 
@@ -403,12 +376,10 @@ def nearest_setting(name: str, known: Iterable[str] = SETTINGS) -> str:
     for other in known:
         if other.startswith(f"{name}."):
             return f"; it is a section, of settings such as {other}"
-    prefix = f"{section}." if section else ""
-    inside = [other.removeprefix(prefix) for other in known if other.startswith(prefix)]
-    keys = dict.fromkeys(other.partition(".")[0] for other in inside)
-    places = {other: prefix + other for other in keys}
-    if not (section and keys):
-        places |= {other.rpartition(".")[2]: other for other in known}
+    inside = {other.rpartition(".")[2]: other for other in known if other.startswith(f"{section}.")}
+    sections = {other.partition(".")[0]: other.partition(".")[0] for other in known}
+    keys = {other.rpartition(".")[2]: other for other in known}
+    places = inside or sections | keys
     for close in difflib.get_close_matches(key, places, n=1):
         return f"; did you mean {places[close]}?"
-    return f"; there are {', '.join(keys or known)}"
+    return f"; there are {', '.join(inside or sections)}"

@@ -8,27 +8,26 @@ types when a table is read (paint.config.recipe), rules between settings in pain
 
 import re
 import shlex
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import date
+from functools import partial
 from math import inf, isfinite
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from paint.config.collapse import COLLAPSE_WARNINGS
 from paint.config.context_sources import SOURCES, context_source, sources_help
-
-# "as" marks what other modules may import from here, for mypy.
-from paint.core.errors import ConfigError as ConfigError
+from paint.core.errors import ConfigError as ConfigError  # others import it from here
 from paint.core.extensions import OptionTable, options_of
 from paint.core.schedules import linear
-from paint.core.settings import MAX_COUNT as MAX_COUNT
 from paint.core.settings import (
+    MAX_COUNT,
     NOT_NEGATIVE,
     POSITIVE,
     Check,
     Section,
     is_folder_name,
-    or_none,
     require,
     require_default,
     setting,
@@ -78,9 +77,9 @@ def _each(what: str, pattern: str) -> Check:
     return Check(what, lambda texts: all(map(compiled.fullmatch, texts)))
 
 
-def _is_command_line(text: str) -> bool:
+def _is_readable(read: Callable[[str], Any], text: str) -> bool:
     try:
-        shlex.split(text)
+        read(text)
     except ValueError:
         return False
     return True
@@ -88,13 +87,11 @@ def _is_command_line(text: str) -> bool:
 
 _ENDING = re.compile(r"\.(jsonl|json|csv|tsv|parquet)$", re.IGNORECASE)
 
-COMMAND_LINE = [Check("a command line whose quotes are closed", _is_command_line)]
+COMMAND_LINE = [Check("a command line whose quotes are closed", partial(_is_readable, shlex.split))]
 TEMPERATURE = within("[0.001, 1000]")
 TOP_K = [Check("at least 1, or -1", lambda top_k: top_k >= 1 or top_k == -1)]
 # What "auto" becomes on a CPU, and for a model that has no plan.
 CPU_ROWS, CPU_TOKENS = 4, 4096
-TOKENS = [Check("at least 1 or auto", lambda n: n == "auto" or 1 <= n <= MAX_COUNT)]
-LIMIT = or_none(POSITIVE)
 SECONDS = within("(0, 31536000]")  # at most a year
 NAME = [Check("a name", _is_filled)]
 SOURCES_OF_PROBLEMS = [
@@ -121,17 +118,12 @@ NONE_ALONE = Check(
 )
 GPUS = [_each("GPUs for each server, such as 4 or 4,5", r"[\w-]+(,[\w-]+)*")]
 NOT_NEGATIVE_NUMBER = within("[0, inf)")
-
-
-def _is_date(text: str) -> bool:
-    try:
-        # fromisoformat takes 20261126 and 2026-W48-4, too.
-        return date.fromisoformat(text).isoformat() == text
-    except ValueError:
-        return False
-
-
-DATE = [Check("auto or a date such as 2026-11-26", lambda text: text == "auto" or _is_date(text))]
+DATE = [
+    Check(
+        "auto or a date such as 2026-11-26",
+        lambda text: text == "auto" or _is_readable(date.fromisoformat, text),
+    )
+]
 
 ALL_LINEAR = "all-linear"
 """Target of adapters that stands for every linear layer but the head."""
@@ -208,7 +200,7 @@ class DataConfig(Section):
     """Longest prompt (sft: and solution), in tokens; longer ones are refused, never cut (ours)."""
     on_bad_row: Literal["error", "skip"] = "error"
     """On a row that fails a check: stop with its number and the reason, or skip and count it."""
-    limit: int | None = setting(None, LIMIT)
+    limit: int | None = setting(None, POSITIVE)
     """Number of valid rows of each source, from the first; None is all (paper: up to 30K)."""
 
     @property
@@ -226,10 +218,6 @@ class DataConfig(Section):
         weights = self.weights or (1.0,) * len(paths)
         names = map(source_name, paths) if len(paths) > 1 else [""]
         return tuple(map(DataSource, paths, names, weights))
-
-    def path_of(self, name: str) -> str:
-        [path] = [source.path for source in self.sources if source.name == name]
-        return path
 
     def of(self, path: str) -> "DataConfig":
         return replace(self, path=path, weights=())
@@ -393,11 +381,11 @@ class ObjectiveConfig(LossSettings):
     divergence: str = "forward_kl"
     """forward_kl (paper: Eq. clipped_fkl), reverse_kl, jsd, module:name, or sampled_token: reverse
     KL by policy gradient, with clip-mode none or huber, top-p 1 and top-k -1."""
-    temperature: float | None = setting(None, or_none(TEMPERATURE))
+    temperature: float | None = setting(None, TEMPERATURE)
     """Temperature T of both distributions, in [0.001, 1000]; None: of the rollouts (ours)."""
     sft_weight: float = setting(0.0, NOT_NEGATIVE_NUMBER, "0 is off")
     """Weight of sft's loss on the solutions, at least 0 (docs/how-to/variants.md)."""
-    sft_weight_end: float | None = setting(None, or_none(NOT_NEGATIVE_NUMBER))
+    sft_weight_end: float | None = setting(None, NOT_NEGATIVE_NUMBER)
     """Weight after sft_weight_steps steps, reached linearly; None: always sft_weight (ours)."""
     sft_weight_steps: int = setting(50, POSITIVE)
     """Steps from sft_weight to sft_weight_end, at least 1 (ours)."""
@@ -421,26 +409,26 @@ class TrainConfig(Section):
     recipes), or module:Class, a variant or your own (docs/how-to/variants.md)."""
     steps: int = setting(100, POSITIVE)
     """Optimizer steps (paper: Experimental Details, 100). train.epochs takes their place."""
-    epochs: float | None = setting(None, or_none(within("(0, 10000000]")))
+    epochs: float | None = setting(None, within("(0, 10000000]"))
     """In place of train.steps: how often each problem of the only source is drawn (ours)."""
     batch_size: int = setting(32, POSITIVE)
     """Completions per optimizer step, over all ranks (paper: Experimental Details, 32)."""
-    micro_batch_size: int | Literal["auto"] = setting("auto", TOKENS)
+    micro_batch_size: int | Literal["auto"] = setting("auto", POSITIVE)
     """Most completions in a forward and backward pass of a rank; changes speed, memory and the
     order of sums. auto: no limit but that of the tokens on a GPU, 4 on a CPU (ours)."""
-    micro_batch_tokens: int | Literal["auto"] = setting("auto", TOKENS)
+    micro_batch_tokens: int | Literal["auto"] = setting("auto", POSITIVE)
     """Most tokens in such a pass: its rows times the longest prompt and completion. A longer row is
     a pass by itself. auto: what fits on a GPU by the memory plan, 4,096 on a CPU (ours)."""
     learning_rate: float = setting(5e-6, within("(0, inf)"))
     """Learning rate after the warm-up (paper: Experimental Details, 5e-6; constant: ours)."""
-    warmup_steps: int = 0
+    warmup_steps: int = setting(0, NOT_NEGATIVE)
     """Steps of a linear warm-up from zero, at most train.steps (OPSD's scripts: none)."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     """Learning rate after the warm-up: constant, or falling to 0 (OPSD's scripts: constant)."""
     optimizer: str = "adamw"
     """adamw; adamw8bit of bitsandbytes, with 2 bytes a trained weight in place of 8; or
     module:Class, one of your own (paint.resolve.optimizer) (OPSD's scripts: AdamW)."""
-    weight_decay: float = setting(0.0, within("[0, inf)"))
+    weight_decay: float = setting(0.0, NOT_NEGATIVE_NUMBER)
     """The optimizer's decay of the adapters, at least 0 (OPSD's scripts: none)."""
     max_grad_norm: float = setting(0.1, within("(0, inf)"))
     """Largest gradient norm, above 0; larger ones are scaled to it (OPSD's scripts: 0.1)."""
@@ -465,11 +453,9 @@ class TrainConfig(Section):
 
     def __post_init__(self) -> None:
         Section.__post_init__(self)
-        # Those of epochs are known when the problems are counted.
-        is_open = self.epochs is not None
-        in_range = self.warmup_steps >= 0 and (is_open or self.warmup_steps <= self.steps)
-        allowed = f"in [0, train.steps = {self.steps}]"
-        require(self, "warmup_steps", in_range, allowed, "default: 0")
+        # The steps of epochs are known when the problems are counted.
+        is_met = self.epochs is not None or self.warmup_steps <= self.steps
+        require(self, "warmup_steps", is_met, f"at most train.steps = {self.steps}", "default: 0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -532,8 +518,6 @@ class ConversationConfig(Section):
 ONE_TURN = ConversationConfig()
 """Nothing answers: a completion is all."""
 
-STOPS = ("none", *COLLAPSE_WARNINGS)
-
 
 @dataclass(frozen=True, slots=True)
 class HealthConfig(Section):
@@ -544,7 +528,10 @@ class HealthConfig(Section):
         [
             _distinct("warnings"),
             NONE_ALONE,
-            Check(f"of {', '.join(STOPS)}", lambda names: set(names) <= set(STOPS)),
+            Check(
+                f"none, or of {', '.join(COLLAPSE_WARNINGS)}",
+                lambda names: set(names) <= {"none", *COLLAPSE_WARNINGS},
+            ),
         ],
         help_text="Warnings that end the run with a checkpoint, or none; others are printed: "
         f"{', '.join(COLLAPSE_WARNINGS)}. The steps of a comparison end on none (ours).",
@@ -562,11 +549,11 @@ class ValidationConfig(Section):
     path: str | tuple[str, ...] = setting("", [Check("a path, or several", _are_paths)])
     """Problems, named as for `paint eval --benchmarks`; empty: checkpoints are not evaluated. Take
     no test benchmark: the score of a checkpoint that was chosen by it is biased."""
-    limit: int | None = setting(None, LIMIT)
+    limit: int | None = setting(None, POSITIVE)
     """Number of problems to use of each, from the first; None is all."""
     samples: int = setting(12, POSITIVE)
     """Samples per problem: the k of Avg@k (paper: Experimental Details, 12)."""
-    max_new_tokens: int | None = setting(None, or_none(POSITIVE))
+    max_new_tokens: int | None = setting(None, POSITIVE)
     """Longest answer, in tokens; None: rollout.max_new_tokens, and on competition mathematics of
     the hub 38,912 (paper: Experimental Details, 38,912)."""
 
@@ -581,22 +568,18 @@ class LogConfig(Section):
 
     folder: str = setting("runs", FOLDER)
     """Folder in which run folders are created."""
-    name: str | None = None
+    name: str | None = setting(
+        None,
+        [Check("one printable line without slashes that begins with no dash", is_folder_name)],
+        "the folder is log.folder",
+    )
     """Name of the run folder; None makes one from the recipe's name and the time."""
     trackers: tuple[Literal["tensorboard", "wandb", "trackio"], ...] = setting(
         (), [_distinct("trackers")]
     )
     """Trackers that get the metrics, too; WANDB_PROJECT or TRACKIO_PROJECT names the project."""
-    token_rows: int | Literal["all"] = setting(
-        4, [Check(f'in [0, {MAX_COUNT}] or "all"', lambda n: n == "all" or 0 <= n <= MAX_COUNT)]
-    )
+    token_rows: int | Literal["all"] = setting(4, within(f"[0, {MAX_COUNT}]"), '"all": every row')
     """First rows of a step whose values are stored token by token; "all", or 0 for none (ours)."""
-
-    def __post_init__(self) -> None:
-        Section.__post_init__(self)
-        is_valid = self.name is None or is_folder_name(self.name)
-        allowed = "one printable line without slashes that begins with no dash, or None"
-        require(self, "name", is_valid, allowed, "the folder is log.folder")
 
 
 @dataclass(frozen=True, slots=True)
@@ -645,7 +628,7 @@ class EvaluationConfig(Section):
     """Thinking mode of the prompt (paper: on)."""
     base: bool = True
     """Also evaluate the base model of adapters, and compare them with it problem by problem."""
-    limit: int | None = setting(None, LIMIT)
+    limit: int | None = setting(None, POSITIVE)
     """Number of problems to use of each benchmark, from the first; None is all."""
     seed: int = setting(0, NOT_NEGATIVE)
     """Seed of sampling, at least 0."""

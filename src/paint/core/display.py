@@ -224,11 +224,9 @@ class Display:
         left = seconds / self.share * (1 - self.share)
         return f"{self.phase_name}: {self.share:.0%}, {format_duration(left)} left"
 
-    @contextmanager
-    def running(self, steps: int, done: int) -> Iterator[None]:
+    def running(self, steps: int, done: int) -> AbstractContextManager[None]:
         self.steps, self.first, self.done, self.began = steps, done, done, time.monotonic()
-        with self._lasting():
-            yield
+        return self._lasting()
 
     @contextmanager
     def counting(self, title: str, total: int, done: int = 0) -> Iterator["Counter"]:
@@ -379,32 +377,6 @@ class Clock:
                 written = self.tokens.get(phase, tokens)
                 rates[f"tokens_per_second_{phase}"] = written / self.seconds[phase]
         return rates
-
-
-def differing_lines(text: str, student: str) -> str:
-    """Return a prompt with marks for the lines at its ends that the student's has, too."""
-    lines, others = text.splitlines(), student.splitlines()
-    if lines == others:
-        return "(as the student's)"
-    before = _same(lines, others)
-    after = _same(lines[before:][::-1], others[before:][::-1])
-    kept = lines[before : len(lines) - after]
-    top, bottom = lines[:before], lines[len(lines) - after :]
-    if before > 1:
-        top = [f"({before} lines as the student's)"]
-    if after > 1:
-        bottom = [f"({after} lines as the student's)"]
-    return "\n".join([*top, *kept, *bottom])
-
-
-def _same(first: Sequence[str], second: Sequence[str]) -> int:
-    """Return with how many equal lines two texts begin."""
-    count = 0
-    for one, other in zip(first, second, strict=False):
-        if one != other:
-            break
-        count += 1
-    return count
 
 
 def format_duration(seconds: float) -> str:

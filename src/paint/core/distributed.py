@@ -184,12 +184,11 @@ def gather_on_rank0(rows: Sequence[T]) -> list[T]:
     """Gather the rows of all ranks on rank 0, in rank order; other ranks get their own rows."""
     if PartialState().num_processes == 1:
         return list(rows)
-    if not PartialState().is_main_process:
-        distributed.gather_object(list(rows), None, dst=0, group=_objects())
-        return list(rows)
-    parts: list[Any] = [None] * PartialState().num_processes
+    parts: list[Any] | None = None
+    if PartialState().is_main_process:
+        parts = [None] * PartialState().num_processes
     distributed.gather_object(list(rows), parts, dst=0, group=_objects())
-    return list(chain.from_iterable(parts))
+    return list(rows) if parts is None else list(chain.from_iterable(parts))
 
 
 def barrier() -> None:

@@ -19,7 +19,13 @@ from typing import Any, get_type_hints
 from paint.core.credentials import is_reference, read_references
 from paint.core.errors import ConfigError, cut, did_you_mean, format_short, reason, wrap_errors
 from paint.core.recipe_packages import is_shipped
-from paint.core.settings import check_value, convert_value, is_setting_type, require_no_secret
+from paint.core.settings import (
+    check_range,
+    check_value,
+    convert_value,
+    is_setting_type,
+    require_no_secret,
+)
 from paint.core.storage import digest_of_file
 from paint.core.trust import Executable, is_asked, require_trusted
 from paint.core.user_code import UserCodeError, line_of, user_code, user_errors
@@ -235,18 +241,15 @@ def plain_options(name: str, table: Any) -> OptionTable:
         table = dataclasses.asdict(table)
     if not isinstance(table, Mapping):
         raise ConfigError(f"{name} must be a table, got {format_short(table)}; write [{name}]")
-    plain = {}
-    for key, value in table.items():
-        if isinstance(value, list):
-            value = tuple(value)
-        require_no_secret(f"{name}.{key}", value)
+    plain = {key: tuple(one) if isinstance(one, list) else one for key, one in table.items()}
+    require_no_secret(name, plain)
+    for key, value in plain.items():
         items = value if isinstance(value, tuple) else (value,)
-        if not all(item is None or isinstance(item, bool | int | float | str) for item in items):
+        if not all(isinstance(item, int | float | str | None) for item in items):
             raise ConfigError(
                 f"{name}.{key} must be a number, text, true, false, or a list of them, got "
                 f"{format_short(value)}"
             )
-        plain[key] = value
     return OptionTable(plain)
 
 
@@ -262,7 +265,8 @@ def declared_options(extension: Any, setting: str) -> Any:
         raise ConfigError(
             f"{setting}: options is annotated with {annotated}; annotate it with a frozen dataclass"
         )
-    types = option_types(kind, setting)
+    with wrap_errors(f"{setting}: {kind.__name__}", ConfigError, "correct its annotations"):
+        types = get_type_hints(kind)
     for field in dataclasses.fields(kind):
         if field.default is dataclasses.MISSING or not is_setting_type(types[field.name]):
             raise ConfigError(
@@ -286,77 +290,65 @@ def _annotation_of_options(extension: Any) -> Any:
     return inspect.signature(extension, eval_str=True).parameters["options"].annotation
 
 
-def option_types(kind: Any, setting: str) -> dict[str, Any]:
-    with wrap_errors(f"{setting}: {kind.__name__}", ConfigError, "correct its annotations"):
-        return get_type_hints(kind)
-
-
-def build_options(
-    extension: Any, table: Mapping[str, Any], name: str, setting: str, *, is_record: bool = False
-) -> Any:
+def build_options(extension: Any, table: Mapping[str, Any], name: str, setting: str) -> Any:
     """Make the options that an extension declares from a table; None where it declares none.
 
-    Values such as ``env:JUDGE_API_KEY`` are read from the environment of this process. Records,
-    which are written to files, keep them as they are. Options of other extensions in the table are
-    passed over. Messages begin with the name of the table, such as train.options, or with the
-    setting, such as 'train.method "mine:Rlsd"'.
+    Values such as ``env:JUDGE_API_KEY`` are read from the environment of this process. Options of
+    other extensions in the table are passed over. Messages begin with the name of the table, such
+    as train.options, or with the setting, such as 'train.method "mine:Rlsd"'.
 
     Raises ConfigError if an option is refused, or a variable is not set.
     """
     kind = declared_options(extension, setting)
     if kind is None:
         return None
-    types = option_types(kind, setting)
-    own = getattr(extension, "options", None)  # a class may set own defaults
-    values = values_of(own) if isinstance(own, kind) else {}
-    references = {}
-    for field in dataclasses.fields(kind):
-        full_name = f"{name}.{field.name}"
-        value = values.get(field.name, field.default)
-        if field.name in table:
-            value = convert_value(full_name, table[field.name], types[field.name])
-        if is_reference(value):
-            references[field.name] = value
-            if is_record:  # the default stands for it in checks, as the variable need not be set
-                continue
-            values[field.name] = _from_environment(full_name, value, field)
-        elif field.name in table:
-            check_value(full_name, value, field)
-            values[field.name] = value
+    values = _option_values(extension, kind, table, name)
+    references = {key: value for key, value in values.items() if is_reference(value)}
+    for key, reference in references.items():
+        try:
+            values[key] = read_references(reference)
+        except KeyError as error:
+            raise ConfigError(
+                f"{name}.{key} is {format_short(reference)}, and the environment has no "
+                f"{error.args[0]}; set it"
+            ) from None
     try:
-        # A ValueError of its __post_init__.
-        with wrap_errors(name, ConfigError, "change it"), user_code():
-            options = kind(**values)
+        for field in dataclasses.fields(kind):
+            if field.name in references:
+                check_range(name, values[field.name], field)
+        return _instance_of(kind, values, name)
     except ConfigError:
-        if is_record or not references:
+        if not references:
             raise
         read = ", ".join(map(format_short, references.values()))
         # Neither its text nor its cause, which may have the values.
         raise ConfigError(f"{name} with the values of {read} is refused; change them") from None
-    for key, reference in references.items() if is_record else ():
-        object.__setattr__(options, key, reference)  # it is frozen
-    return options
 
 
-def _from_environment(name: str, value: Any, field: dataclasses.Field[Any]) -> Any:
-    try:
-        found = read_references(value)
-    except KeyError as error:
-        raise ConfigError(
-            f"{name} is {format_short(value)}, and the environment has no {error.args[0]}; set it"
-        ) from None
-    for allowed, accepts in field.metadata.get("checks", ()):
-        if not accepts(found):
-            raise ConfigError(
-                f"{name} must be {allowed}, and what it reads from the environment is not "
-                f"({format_short(value)})"
-            )
-    return found
+def _option_values(
+    extension: Any, kind: Any, table: Mapping[str, Any], name: str
+) -> dict[str, Any]:
+    """Return the values of all options by name, with references to the environment as they are."""
+    own = getattr(extension, "options", None)  # a class may set own defaults
+    if not isinstance(own, kind):
+        own = None
+    types = get_type_hints(kind)
+    values = {}
+    for field in dataclasses.fields(kind):
+        full_name = f"{name}.{field.name}"
+        value = getattr(own, field.name, field.default)
+        if field.name in table:
+            value = convert_value(full_name, table[field.name], types[field.name])
+            if not is_reference(value):
+                check_value(full_name, value, field)
+        values[field.name] = value
+    return values
 
 
-def values_of(options: Any) -> dict[str, Any]:
-    # Not asdict, which copies.
-    return {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
+def _instance_of(kind: Any, values: Mapping[str, Any], name: str) -> Any:
+    # A ValueError of its __post_init__.
+    with wrap_errors(name, ConfigError, "change it"), user_code():
+        return kind(**values)
 
 
 def bind_options(
@@ -368,23 +360,26 @@ def bind_options(
     return partial(function, options=options)
 
 
-def named_options(section: Any, key: str, prefix: str) -> list[Any]:
-    """Return the options of every extension that shares the table ``key`` of a section."""
-    [field] = [field for field in dataclasses.fields(section) if field.name == key]
+def named_options(section: Any, key: str, prefix: str) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """Yield the options of every extension that shares the table ``key`` of a section.
+
+    Each is a dataclass and its values, in which references to the environment stay as they are.
+    """
+    field = type(section).__dataclass_fields__[key]
     owner = field.metadata["options_of"]
     named = getattr(section, owner)
-    found = []
     for name in named if isinstance(named, tuple) else (named,):
         spec = field.metadata["built_in"].get(name, name)
         if ":" not in spec:  # built in, without options
             continue
         extension = load_object(spec, f"{prefix}{owner}", ())
-        place = f"{prefix}{owner} {spec}"
-        table = getattr(section, key)
-        options = build_options(extension, table, f"{prefix}{key}", place, is_record=True)
-        if options is not None:
-            found.append(options)
-    return found
+        kind = declared_options(extension, f"{prefix}{owner} {spec}")
+        if kind is not None:
+            values = _option_values(extension, kind, getattr(section, key), f"{prefix}{key}")
+            # Defaults stand for references in this check, as their variables need not be set.
+            given = {name: value for name, value in values.items() if not is_reference(value)}
+            _instance_of(kind, given, f"{prefix}{key}")
+            yield kind, values
 
 
 def complete_options(section: Any, prefix: str) -> Any:
@@ -397,8 +392,8 @@ def complete_options(section: Any, prefix: str) -> Any:
     changes = {}
     for key, owner in option_fields(type(section)).items():
         complete: dict[str, Any] = {}
-        for options in named_options(section, key, prefix):
-            for name, value in values_of(options).items():
+        for _, values in named_options(section, key, prefix):
+            for name, value in values.items():
                 # One table cannot hold two defaults of one name.
                 if complete.setdefault(name, value) != value:
                     raise ConfigError(

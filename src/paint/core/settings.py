@@ -43,7 +43,7 @@ POSITIVE = [
 
 
 def setting(default: Any, checks: Sequence[Check], note: str = "", help_text: str = "") -> Any:
-    """Declare a field of a section with its range.
+    """Declare a field of a section with its range, which None and words of its type need not meet.
 
     ``note`` ends the message of a refusal; without one, the default does. ``help_text`` takes the
     place of the docstring below the field in help and reference.
@@ -52,14 +52,6 @@ def setting(default: Any, checks: Sequence[Check], note: str = "", help_text: st
     if help_text:
         metadata["help"] = help_text
     return dataclasses.field(default=default, metadata=metadata)
-
-
-def or_none(checks: Sequence[Check]) -> Sequence[Check]:
-
-    def widened(check: Check) -> Check:
-        return Check(f"{check.allowed} or None", lambda v: v is None or check.accepts(v))
-
-    return list(map(widened, checks))
 
 
 def within(interval: str) -> Sequence[Check]:
@@ -109,16 +101,20 @@ def check_value(name: str, value: Any, field: dataclasses.Field[Any]) -> None:
     """Raise ConfigError for a value that no setting can have, or out of its field's range."""
     # First, as the other messages repeat the value.
     require_no_secret(name, value)
-    for text in _several(value):
-        if isinstance(text, str) and has_control_characters(text):
-            allowed = "text without control characters"
+    for item in _several(value):
+        if isinstance(item, str) and (has_control_characters(item) or not is_unicode(item)):
+            allowed = "text in UTF-8 without control characters"
             raise ConfigError(_refusal(name, value, allowed, "line ends and tabs are allowed"))
-        if isinstance(text, str) and not is_unicode(text):
-            raise ConfigError(_refusal(name, value, "valid UTF-8", "records need it"))
-    if isinstance(value, int) and abs(value) >= 2**63:
-        raise ConfigError(_refusal(name, value, "below 2**63", "a number of 64 bits"))
-    if isinstance(value, float) and math.isfinite(value) and abs(value) > MAX_FLOAT:
-        raise ConfigError(_refusal(name, value, "a number of 32 bits", "at most 3.4e38"))
+        if isinstance(item, int) and abs(item) >= 2**63:
+            raise ConfigError(_refusal(name, value, "below 2**63", "a number of 64 bits"))
+        if isinstance(item, float) and MAX_FLOAT < abs(item) < math.inf:
+            raise ConfigError(_refusal(name, value, "a number of 32 bits", "at most 3.4e38"))
+    check_range(name, value, field)
+
+
+def check_range(name: str, value: Any, field: dataclasses.Field[Any]) -> None:
+    if value is None or value in _choices(field.type):
+        return
     for allowed, accepts in field.metadata.get("checks", ()):
         if not accepts(value):
             note = field.metadata["note"] or f"default: {format_value(field.default)}"
@@ -156,8 +152,10 @@ def check_argument(name: str, value: Any, annotation: Any) -> None:
         return
     kind, *notes = get_args(annotation)
     for note in notes:
-        if isinstance(note, Check) and not note.accepts(convert_value(name, value, kind)):
-            raise ConfigError(f"{name} must be {note.allowed}, got {format_short(value)}")
+        if isinstance(note, Check):
+            converted = convert_value(name, value, kind)
+            if converted is not None and not note.accepts(converted):
+                raise ConfigError(f"{name} must be {note.allowed}, got {format_short(value)}")
 
 
 def section_name(section: type) -> str:

@@ -197,23 +197,7 @@ def digest(*parts: str) -> str:
 
 
 def digest_of_bytes(parts: Iterable[bytes]) -> str:
-    sha = hashlib.sha256()
-    for part in parts:
-        sha.update(part)
-    return sha.hexdigest()
-
-
-@contextmanager
-def lock_folder(
-    folder: Path, name: str = ".lock", *, waiting: Callable[[str], None] | None = None
-) -> Iterator[None]:
-    """Lock a folder against other processes; the lock ends with this process, even if killed.
-
-    Another name locks only a part of the folder. Where another process holds the lock, FolderInUse
-    is raised, or ``waiting`` is called with a message and the lock is waited for.
-    """
-    with _locked(folder / name, folder, waiting):
-        yield
+    return hashlib.sha256(b"".join(parts)).hexdigest()
 
 
 @contextmanager
@@ -223,7 +207,7 @@ def lock_target(path: Path) -> Iterator[bool]:
     Yields False on a file system without locks. Raises FolderInUse.
     """
     lock_file = path.with_name(f".{path.name}.lock")
-    with _locked(lock_file, path, None) as is_locked:
+    with lock_folder(path.parent, lock_file.name, place=path) as is_locked:
         try:
             yield is_locked
         finally:
@@ -232,7 +216,20 @@ def lock_target(path: Path) -> Iterator[bool]:
 
 
 @contextmanager
-def _locked(path: Path, place: Path, waiting: Callable[[str], None] | None) -> Iterator[bool]:
+def lock_folder(
+    folder: Path,
+    name: str = ".lock",
+    *,
+    place: Path | None = None,
+    waiting: Callable[[str], None] | None = None,
+) -> Iterator[bool]:
+    """Lock a folder against other processes; the lock ends with this process, even if killed.
+
+    Another name locks only a part of the folder, which messages call ``place``. Where another
+    process holds the lock, FolderInUse is raised, or ``waiting`` is called with a message and the
+    lock is waited for. Yields False on a file system without locks.
+    """
+    path, place = folder / name, place or folder
     lock = FileLock(path, fallback_to_soft=False)  # a soft lock would outlive a killed process
     with wrap_errors(place, PaintError, "nothing that was stored before is lost"):
         try:

@@ -64,7 +64,6 @@ _FILE_AND_COLUMNS = re.compile(
     f"(?P<file>.+):(?P<problem>{_COLUMN}),(?P<answer>{_COLUMN})(?:,(?P<id>{_COLUMN}))?"
 )
 
-
 COMPETITIONS = tuple(name for name, known in PUBLISHED.items() if known.competition)
 """Known sets of competition mathematics."""
 
@@ -108,9 +107,7 @@ def load_benchmark(
 
 def _published_set(name: str, copy: str | None, limit: int | None) -> Benchmark:
     known = PUBLISHED[name]
-    source = known.source
-    if copy is not None:
-        source = copy
+    source = known.source if copy is None else copy
     data = DataConfig(path=source, id_field=known.id_field, limit=limit)
     needs = {"tests": f"the grader {known.grader}"} if known.grader == "code" else {"answer": ""}
     problems = read_problems(data, needs=needs, solutions=False).problems

@@ -37,7 +37,6 @@ ROW_ARGUMENTS = ("row", "rows", "seed")
 COMPLETION_ARGUMENTS = {"completion", "grade"}
 """Further arguments, by name, of a function whose context depends on the completion."""
 
-
 PLACEBO = "It rained in the morning, and in the afternoon the sun came out over the hills. "
 """What a placebo says: nothing of any problem, and no anchor that an overlap could count."""
 
@@ -137,12 +136,9 @@ class Contexts:
         ``seed`` chooses among other problems and completions. Raises ConfigError if context.file
         cannot be read, DataError if a source needs another problem or answer, and there is none.
         """
-        references: dict[str, str] = {}
-        for source in self.options.source:
-            text = self._read(source, problem, seed, attempt)
-            if text:
-                references[source] = text
-        return references
+        sources = self.options.source
+        texts = {source: self._read(source, problem, seed, attempt) for source in sources}
+        return {source: text for source, text in texts.items() if text}
 
     def of_own_row(self, problem: Problem) -> dict[str, str]:
         """Return the references that depend on no other row and no completion."""

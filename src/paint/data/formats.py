@@ -23,7 +23,6 @@ Fields = dict[str, object]
 _CALCULATION = re.compile(r"<<[^<>]*>>")
 """A calculator's note in a solution of GSM8K: 48/2 = <<48/2=24>>24."""
 
-
 _LAST_LINE = re.compile(
     r"####[ \t]*(?P<answer>[-+]?[$€£]?[-+]?"
     # Commas stand before three digits: 1,5 may be a decimal fraction.
@@ -128,7 +127,7 @@ def convert_row(fields: Fields, data: DataConfig) -> tuple[Fields, str]:
 
     The name is "" where the row has a problem already, or no known format.
     """
-    # Of Arrow, a row has null in the columns of other rows.
+    # In Arrow files a row has null in the columns of other rows.
     names = {name.casefold() for name, value in fields.items() if value is not None}
     if data.problem_field != "problem" or not names.isdisjoint(("problem", "messages")):
         return fields, ""

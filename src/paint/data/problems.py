@@ -300,7 +300,7 @@ def _chat_field(fields: Mapping[str, object], data: DataConfig) -> str:
     """The column of the problem, or else of the messages; "" for neither."""
     columns = [find_column(fields, name) for name in (data.problem_field, "messages")]
     found = [column for column in columns if column is not None]
-    # Of Arrow, a row has null in the columns of other rows.
+    # In Arrow files a row has null in the columns of other rows.
     return next((column for column in found if fields[column] is not None), [*found, ""][0])
 
 
@@ -317,12 +317,13 @@ def _problem(
     turns: list[tuple[str, str]] = []
     conversation: list[Mapping[str, Any]] = []
     solution = ""
-    if is_chat(fields.get(place)) and data.turns == "all":
-        turns, conversation = _conversation(fields, place)
+    chat = fields.get(place)
+    if is_chat(chat) and data.turns == "all":
+        turns, conversation = _conversation(chat, place)
         contents = [m["content"] for m in conversation if is_learned(m)]
         solution = "\n\n".join(text for text in contents if text)
-    elif is_chat(fields.get(place)):
-        turns, solution = _chat(fields, place)
+    elif is_chat(chat):
+        turns, solution = _chat(chat, place)
     if turns:
         problem = turns[-1][1]
     elif place and find_column(fields, data.problem_field) is None:
@@ -333,7 +334,7 @@ def _problem(
     if not solution:  # the reply of a chat stands before a column of solutions
         solution = _solution(fields, data.solution_field, needs, hint)
 
-    # Under the name that the context uses, whatever its case in the file.
+    # Fields get the names that contexts use, whatever their case in the file.
     for column in needs.keys() - NEEDS_BOTH.keys():  # of contexts, and the tests of code
         value = fields.get(find_column(fields, column) or "")
         if isinstance(value, list) and value and all(isinstance(line, str) for line in value):
@@ -379,10 +380,8 @@ def _texts_of(
     return list(dict.fromkeys(_text({name: one}, name, role, hint) for one in value))
 
 
-def _chat(fields: dict[str, object], name: str) -> tuple[list[tuple[str, str]], str]:
+def _chat(messages: Sequence[Mapping[str, Any]], name: str) -> tuple[list[tuple[str, str]], str]:
     """The turns of a chat up to the last user's, and the assistant's reply to it ("" for none)."""
-    messages = fields[name]
-    assert is_chat(messages)
     turns = read_chat(messages, name)
     roles = ", ".join(role for role, _ in turns)
     reply = ""
@@ -402,11 +401,9 @@ def _require_learned(messages: Sequence[Mapping[str, Any]], name: str) -> None:
 
 
 def _conversation(
-    fields: dict[str, object], name: str
+    messages: Sequence[Mapping[str, Any]], name: str
 ) -> tuple[list[tuple[str, str]], list[Mapping[str, Any]]]:
     """The turns of a chat before its first assistant turn, and the messages from that one on."""
-    messages = fields[name]
-    assert is_chat(messages)
     roles = [message.get("role") for message in messages]
     first = roles.index("assistant") if "assistant" in roles else len(roles)
     opening = read_chat(messages[:first], name) if first else []
@@ -447,7 +444,7 @@ def _text(fields: dict[str, object], field_name: str, role: str, column_hint: st
         raise BadRow(f'field "{field_name}" is missing', detail)
 
     value = fields[name]
-    # In a list or an object of Parquet.
+    # Lists and objects of Parquet have plain numbers.
     if isinstance(value, int | float) and type(value) is not bool and math.isfinite(value):
         value = Number(value)
     if not isinstance(value, str) or (isinstance(value, Number) and role not in ("answer", "id")):

@@ -284,7 +284,6 @@ _READERS: dict[str, Callable[[IO[bytes], Path], Iterator[Row]]] = {
 ENDINGS = frozenset(_READERS)
 """Suffixes of data files."""
 
-
 _KINDS: dict[Any, str] = {Number: "a number", dict: "an object", list: "a list", str: "text"}
 _KINDS |= {bool: "true or false", type(None): "null"}
 

@@ -83,7 +83,7 @@ def check_rows(
     """
     checks = RowChecks(len(problems))
     end = time.monotonic() + seconds
-    # At random, so that those that are tried stand for all.
+    # In random order, so that the rows that are tried stand for all.
     places = random.Random(0).sample(range(len(problems)), len(problems))
     found: dict[int, str] = {}
     for start in range(0, len(places), AT_ONCE):

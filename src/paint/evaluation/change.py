@@ -77,7 +77,6 @@ def describe_change(
 
 
 def _describe_validation(compared: ByPolicy) -> str:
-    """Return the change between two checkpoints in words."""
     before, after = compared
     benchmark, *others = compared[before]
     title = "Validation"
@@ -97,9 +96,7 @@ def _describe_validation(compared: ByPolicy) -> str:
     for policy, when in ((before, "before"), (after, "after")):
         [level] = select_rows(rows, policy=policy, **of_all)
         levels.append(f"{100 * level.mean:.1f} {when}")
-    unit = "points"
-    if of_all["metric"] == "reward":
-        unit = "hundredths of reward"
+    unit = "hundredths of reward" if of_all["metric"] == "reward" else "points"
     text = f"{title} {difference.text('points')} {unit} over {before} ({', '.join(levels)})"
     assert difference.low is not None
     assert difference.high is not None

@@ -106,32 +106,29 @@ def evaluate(evaluation: EvaluationConfig, targets: Sequence[str]) -> Path:
             f"{evaluation.rollout.max_new_tokens:,} tokens; thinking: {evaluation.thinking}"
         )
     note_differences(evaluation, targets, display)
-    model = with_date(model, folder)
-    policy = open_policy(evaluation, model, policies[0].prompts, benchmarks, display)
+    config = Config(
+        with_date(model, folder),
+        rollout=rollout,
+        conversation=evaluation.conversation,
+        prompts=policies[0].prompts,
+    )
+    policy = open_policy(evaluation, config, benchmarks, display)
     protocol = SamplingProtocol(
         evaluation.samples, evaluation.thinking, sampling_from(evaluation.rollout), evaluation.seed
     )
     tasks = make_tasks(policy, places, protocol, display)
-    with collect_samples(
-        policy, model, rollout, tasks, folder, display, conversation=evaluation.conversation
-    ) as stores:
+    with collect_samples(policy, config, tasks, folder, display) as stores:
         graded = grade_stores(evaluation, stores, places, display)
         write_summary(graded, folder, display)
     return folder
 
 
 def open_policy(
-    evaluation: EvaluationConfig,
-    model: ModelConfig,
-    prompts: PromptsConfig,
-    benchmarks: Sequence[Benchmark],
-    display: Display,
+    evaluation: EvaluationConfig, config: Config, benchmarks: Sequence[Benchmark], display: Display
 ) -> Policy:
     """Load the policy, and warn of what of its template and prompts an evaluation meets."""
     with display.working("loading the model"):
-        policy = load_eval_policy(
-            model, evaluation.rollout, prompts=prompts, conversation=evaluation.conversation
-        )
+        policy = load_eval_policy(config)
     display.note(policy.summary)
     display.warnings(policy.conventions.warnings(thinking=evaluation.thinking))
     display.warnings([policy.call_warning])
@@ -273,13 +270,9 @@ def resolve_targets(
     for target in targets:
         models[target], found = resolve_target(target)
         policies += found
-    if not models:
-        raise ConfigError(
-            "nothing to evaluate; name a run, a checkpoint, an adapter folder or a model"
-        )
-    # Of a model that is named by its path nothing but the path is known.
+    # Of a model that is named by its path, only the path is known.
     trained = {name: model for name, model in models.items() if model != ModelConfig(path=name)}
-    # Of a run more than the path is known, so a run's model stands for all.
+    # A run's model stands for all, since more than its path is known.
     first = next(iter({**trained, **models}.values()))
     for target, model in models.items():
         fields = ["path"]

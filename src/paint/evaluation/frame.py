@@ -65,9 +65,7 @@ class Measurement:
     @property
     def column(self) -> str:
         """Its column in a table: the metric, or ``metric less policy`` of a difference."""
-        if self.against:
-            return f"{self.metric} less {self.against}"
-        return self.metric
+        return f"{self.metric} less {self.against}" if self.against else self.metric
 
     def text(self, unit: Unit) -> str:
         """Return it with the interval, such as ``83.1 [78.9, 87.0]``."""
@@ -128,7 +126,7 @@ def interval_note(rows: Iterable[Measurement]) -> str:
 
 def to_frame(rows: Sequence[Measurement]) -> "pd.DataFrame":
     """Return the rows as a DataFrame, without columns that are empty in all."""
-    # Here: rows and tables do without pandas.
+    # Imported here, since rows and tables do without pandas.
     import pandas as pd
 
     frame = pd.DataFrame([asdict(row) for row in rows], columns=COLUMNS)
@@ -159,8 +157,6 @@ class Chart:
 
 @dataclass(frozen=True)
 class Report:
-    """Rows, and how they are shown."""
-
     rows: list[Measurement]
     tables: list[Table]
     charts: list[Chart] = field(default_factory=list)
@@ -188,13 +184,8 @@ def table_of(
     used = [name for name in columns if any(name in cells for cells in lines.values())]
     width = max((len(label) for label in lines), default=1)
     heads = [""] * width + [columns[name][0] for name in used]
-    body = []
-    for label, cells in lines.items():
-        body.append([*label, *(cells.get(name, "") for name in used)])
+    body = [[*label, *(cells.get(name, "") for name in used)] for label, cells in lines.items()]
     return Table(title, heads, body)
-
-
-# --- showing -------------------------------------------------------------------------------------
 
 
 def to_terminal(tables: Sequence[Table], console: Console) -> None:

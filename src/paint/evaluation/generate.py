@@ -98,25 +98,18 @@ def base_as_rank1_adapter(model: cfg.ModelConfig) -> cfg.ModelConfig:
     )
 
 
-def load_eval_policy(
-    model: cfg.ModelConfig,
-    rollout: cfg.RolloutConfig,
-    *,
-    seed: int = 0,
-    prompts: cfg.PromptsConfig = cfg.PAPER_PROMPTS,
-    conversation: cfg.ConversationConfig = cfg.ONE_TURN,
-) -> Policy:
+def load_eval_policy(config: cfg.Config) -> Policy:
     """Load the policy to evaluate, with its tools; with servers, which need GPUs, on the CPU."""
-    device = own_device()
-    if engine_of(rollout).is_remote:  # the policy itself only checks what servers answer
+    model, device = config.model, own_device()
+    if engine_of(config.rollout).is_remote:  # the policy itself only checks what servers answer
         device = torch.device("cpu")
         model = replace(model, dtype=dtype_on(model, Machine(gpus=1)))  # as theirs
     if device.type == "cpu" and model.dtype in ("bfloat16", "float16"):
         slowdown = product_slowdown(getattr(torch, model.dtype))
         if slowdown >= SLOW:
             Display().warn(f"model.dtype: {describe_slow(model.dtype, slowdown)}")
-    policy = load_policy(model, seed=seed, device=device, prompts=prompts)
-    return with_tools(policy, conversation)
+    policy = load_policy(model, seed=config.train.seed, device=device, prompts=config.prompts)
+    return with_tools(policy, config.conversation)
 
 
 def with_date(model: cfg.ModelConfig, folder: Path) -> cfg.ModelConfig:
@@ -151,39 +144,32 @@ def deployment_prompts(policy: Policy, problems: Sequence[Problem], *, thinking:
 
 @contextmanager
 def collect_samples(
-    policy: Policy,
-    model: cfg.ModelConfig,
-    rollout: cfg.RolloutConfig,
-    tasks: Sequence[EvalTask],
-    folder: Path,
-    display: Display,
-    *,
-    conversation: cfg.ConversationConfig = cfg.ONE_TURN,
+    policy: Policy, config: cfg.Config, tasks: Sequence[EvalTask], folder: Path, display: Display
 ) -> Iterator[list[Store]]:
     """Generate the missing samples of all tasks and yield their complete stores.
 
     Args:
-        policy: the base model, loaded from ``model``, and told of the tools of ``conversation``.
+        policy: the base model, loaded from ``config`` (``load_eval_policy``).
         tasks: those of one policy side by side, since its weights are loaded for each group.
         folder: for the engine's log and adapters.
     """
-    max_tokens = _most_tokens(policy, tasks, conversation)
+    max_tokens = _most_tokens(policy, tasks, config.conversation)
     with wrap_errors(folder, StoreError, "choose another place (--output-dir)"):
         folder.mkdir(parents=True, exist_ok=True)
 
     with lock_folder(folder), ExitStack() as stack:
-        named = {"model": model.path, "engine": rollout.engine}
-        opened = [open_task(policy, t, **named, conversation=conversation) for t in tasks]
-        stores = [stack.enter_context(store) for store in opened]
+        stores = [stack.enter_context(open_task(policy, config, task)) for task in tasks]
         unfinished = [row for row in zip(tasks, stores, strict=True) if row[1].missing]
         # The base model's first: what is trained is loaded into the policy, and stays there.
         unfinished.sort(key=lambda row: row[0].trained is not None)
         if unfinished:
             problems = [problem for task in tasks for problem in task.problems]
-            setup = EngineSetup(policy, model, rollout, folder, display, max_tokens, problems)
+            setup = EngineSetup(
+                policy, config.model, config.rollout, folder, display, max_tokens, problems
+            )
             with (
                 open_engine(setup) as engine,
-                open_conversations(policy, conversation, PROMPT_TOKENS) as conversations,
+                open_conversations(policy, config.conversation, PROMPT_TOKENS) as conversations,
             ):
                 # Weights are loaded once for all problem sets of a policy.
                 for trained, group in groupby(unfinished, key=lambda row: row[0].trained):
@@ -280,20 +266,13 @@ def sample_of(
     return replace(rollout, text=transcript_of(policy, rollout))
 
 
-def open_task(
-    policy: Policy,
-    task: EvalTask,
-    *,
-    model: str,
-    engine: str,
-    conversation: cfg.ConversationConfig = cfg.ONE_TURN,
-) -> AbstractContextManager[Store]:
+def open_task(policy: Policy, config: cfg.Config, task: EvalTask) -> AbstractContextManager[Store]:
     """Open the store of a task, with the samples of earlier, interrupted calls."""
     protocol = task.protocol
     identity = checkpoint_digest(task.trained) if task.trained else None
     is_full_model = task.trained is not None and policy.tuning == "full"
     settings = {
-        "model": model,  # for the record: models are the same if their weights are
+        "model": config.model.path,  # for the record: models are the same if their weights are
         "weights": identity if is_full_model else weights_digest(policy),
         "dtype": str(policy.model.dtype).removeprefix("torch."),
         "adapter": None if is_full_model else identity,
@@ -303,14 +282,14 @@ def open_task(
         "thinking": protocol.thinking,
         **asdict(protocol.sampling),
         "seed": protocol.seed,
-        "engine": engine,  # completions of two engines for one seed may differ
+        "engine": config.rollout.engine,  # completions of two engines for one seed may differ
         "samples": protocol.samples,
         "versions": versions("torch", "transformers", "strictgrade"),
         **task.settings,
     }
-    if conversation.is_on:
+    if config.conversation.is_on:
         # What determines what answers the turns; not how long it takes.
-        table = to_table(cfg.Config(conversation=conversation))["conversation"]
+        table = to_table(config)["conversation"]
         identifying = ("tools", "environment", "max_turns", "options")
         settings["conversation"] = {name: table[name] for name in identifying}
     replaces = bool(task.own_prompts)

@@ -100,10 +100,8 @@ def bootstrap(
     is_constant = all(np.ptp(group) < ROUNDING for group in groups)
     farthest = max(float(np.abs(group).max()) for group in groups)
 
-    draws = []
     # Each benchmark has its own seed: problems of different benchmarks are independent.
-    for seed, group in enumerate(groups):
-        draws.append(_draws(len(group), seed))
+    draws = [_draws(len(group), seed) for seed, group in enumerate(groups)]
     sums = [weights @ group for (weights, *_), group in zip(draws, groups, strict=True)]
     ends = []
     for bound, side, share in zip(bounds, (-1, 1), _TAILS, strict=True):
@@ -210,9 +208,8 @@ def compare_paired(
             f"a paired difference needs the same problems, got {sizes[0]} and {sizes[1]}"
         )
 
-    groups = []
-    for a, b in zip(before, after, strict=True):
-        groups.append(with_value(mean_of_samples(b) - mean_of_samples(a)))
+    pairs = zip(before, after, strict=True)
+    groups = [with_value(mean_of_samples(b) - mean_of_samples(a)) for a, b in pairs]
     left = [len(group) for group in groups]
     difference = bootstrap(groups, bounds=(-1, 1), reached=False)
 

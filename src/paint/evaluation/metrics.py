@@ -66,9 +66,7 @@ class GradedSamples:
     @property
     def scores(self) -> Bool[np.ndarray, "p k"] | Float[np.ndarray, "p k"]:
         """The rewards; of a grader that gives answers, the verdicts."""
-        if self.rewards is None:
-            return self.correct
-        return self.rewards
+        return self.correct if self.rewards is None else self.rewards
 
     @property
     def sampled(self) -> dict[str, np.ndarray]:

@@ -17,7 +17,7 @@ their settings: they are no evaluations, and no policy of a table.
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,7 +63,6 @@ class Store:
 
     @property
     def missing(self) -> list[tuple[Problem, int]]:
-        """The rows that are not stored yet."""
         return [(p, sample) for p, sample in self.rows if (p.id, sample) not in self.written]
 
     def add(self, sample: Rollout) -> None:
@@ -190,13 +189,10 @@ def open_store(
 
 
 @contextmanager
-def reopen_store(folder: Path, *, waiting: Callable[[str], None] | None = None) -> Iterator[Store]:
-    """Open an existing store for reading; no file is written. Raises as ``open_store``.
-
-    With ``waiting``, which says so, it waits for another process that is at work there.
-    """
+def reopen_store(folder: Path) -> Iterator[Store]:
+    """Open an existing store for reading; no file is written. Raises as ``open_store``."""
     read_settings(folder)
-    with storage.lock_folder(folder, waiting=waiting):
+    with storage.lock_folder(folder):
         evaluation_workspace(folder).verify()
         yield _opened(folder)
 

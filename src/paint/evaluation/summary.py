@@ -189,16 +189,14 @@ def _reasons(rows: Sequence[Measurement]) -> Table:
 
 
 def _differences(rows: Sequence[Measurement], score: str) -> Table:
-    body = []
-    first = ""
-    for row in select_rows(rows, against=...):
-        if row.against:
-            first = row.against
-            p = "" if row.p is None else f"{row.p:.4f}"
-            detectable = "" if row.detectable is None else f"{100 * row.detectable:.1f}"
-            body.append([row.policy, row.benchmark, row.text("points"), p, detectable])
-    note = interval_note(row for row in select_rows(rows, against=...) if row.against)
-    title = f"{score} less that of {first}, on the same problems{note}"
+    differences = [row for row in select_rows(rows, against=...) if row.against]
+    first, body = "", []
+    for row in differences:
+        first = row.against
+        p = "" if row.p is None else f"{row.p:.4f}"
+        detectable = "" if row.detectable is None else f"{100 * row.detectable:.1f}"
+        body.append([row.policy, row.benchmark, row.text("points"), p, detectable])
+    title = f"{score} less that of {first}, on the same problems{interval_note(differences)}"
     heads = ["", "", "difference", "p", "detectable difference"]
     return Table(title, heads, body)
 

@@ -53,8 +53,6 @@ from paint.models.weights import trained_in
 
 @dataclass(frozen=True)
 class Validation:
-    """A run's validation."""
-
     start: Sequence[EvalTask]  # of the student before training, of each problem set
     run: Path
     config: Config
@@ -166,10 +164,7 @@ def _validate_task(
         stores: list[Store] = []  # one on rank 0, none on others
 
         def open_store() -> list[tuple[Problem, int]]:
-            config = validation.config
-            named = {"model": config.model.path, "engine": config.rollout.engine}
-            opened = open_task(policy, task, **named, conversation=config.conversation)
-            stores.append(stack.enter_context(opened))
+            stores.append(stack.enter_context(open_task(policy, validation.config, task)))
             return stores[0].missing
 
         missing = run_on_rank0(open_store)

@@ -15,6 +15,7 @@ import inspect
 import json
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from tenacity import AsyncRetrying, stop_after_attempt, stop_after_delay, wait_random_exponential
@@ -125,7 +126,7 @@ class FunctionGrader(Grader):
                 return [Returned(value) for value in read_batch(result.value, len(items))]
             except ValueError as error:
                 result = Returned(error=f"{self._name}: returned {error}"[:REASON_CHARACTERS])
-        # Its error is that of each.
+        # Each completion has the error of the call.
         return [result] * len(items)
 
     def close(self) -> None:
@@ -226,9 +227,10 @@ def _text(value: Any) -> str:
 def _number(value: Any) -> float | None:
     if value is None:
         return None
-    if not isinstance(value, bool | int | float) or not _is_finite(value):
-        raise _refused(value, "which is not a reward")
-    return float(value)
+    with suppress(OverflowError):  # of an integer beyond the floats
+        if isinstance(value, bool | int | float) and math.isfinite(value):
+            return float(value)
+    raise _refused(value, "which is not a reward")
 
 
 def _refused(value: Any, fault: str) -> ValueError:
@@ -245,10 +247,3 @@ def reward_word(reward: float | None) -> str:
     if reward == 0:
         return "wrong"
     return "partial"
-
-
-def _is_finite(value: float) -> bool:
-    try:
-        return math.isfinite(value)
-    except OverflowError:  # an integer beyond the floats
-        return False

@@ -111,7 +111,7 @@ def find_grader(
         raise ConfigError(
             f"grading.grader is {grader}, an object {of_type(function)}, which is not callable"
         )
-    # Where workers bind them, too: here wrong ones are refused before a completion is sampled.
+    # Workers bind them again; here wrong ones are refused before a completion is sampled.
     place = f"grading.grader {grader}"
     bound = bind_options(function, table, "grading.options", place)
     with extension_errors("grading.grader", grader):

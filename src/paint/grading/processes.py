@@ -57,12 +57,8 @@ class Pool(processes.Pool):
         """Return the results in the order of the calls. Raises PaintError if no worker starts."""
         with worker_errors():
             found = super().call(calls)
-        results = []
-        for returned in found:
-            if not returned.error:  # the call was not ended
-                returned = Returned(**returned.value)
-            results.append(returned)
-        return results
+        # A call that was ended has an error and no value.
+        return [one if one.error else Returned(**one.value) for one in found]
 
 
 @contextmanager

@@ -53,8 +53,6 @@ class _Prompts(NamedTuple):
 
 @dataclass
 class _Talk:
-    """A conversation under way."""
-
     problem: Problem
     prompt: list[int]
     seed: int

@@ -167,7 +167,7 @@ class StaticDecoder(_Decoder):
         return states[:, -1]
 
     def _masks(self, positions: Int[Tensor, " b"]) -> Any:
-        # Of all positions, and cut: so that what computes it has no width in it.
+        # For all positions, and then cut: no part of the computation depends on the width.
         age = positions[:, None] - torch.arange(self.layout.capacity, device=self.device)
         masks = {}
         for kind, window in self.windows.items():
@@ -178,9 +178,7 @@ class StaticDecoder(_Decoder):
             mask = torch.where(is_seen, 0.0, -torch.inf).to(self.dtype)
             masks[kind] = mask[:, None, None, : self.layout.width]
         # Models with one kind of layer take one mask, others a mask for each kind.
-        if len(masks) == 1:
-            return masks.popitem()[1]
-        return masks
+        return masks.popitem()[1] if len(masks) == 1 else masks
 
     def reserve(self, positions: int) -> None:
         """Make room for texts of this length: a wider step, and larger buffers where they end."""
@@ -190,7 +188,7 @@ class StaticDecoder(_Decoder):
             # At least doubled, since growing copies everything.
             grown = max(layout.width, 2 * layout.capacity)
             if self.device.type == "cuda" and self.nbytes:
-                # And steps are captured and compiled anew: once, where the largest are kept anyway.
+                # Steps are captured and compiled anew: once, where the largest are kept anyway.
                 grown = most if may_be_kept(self.nbytes // layout.capacity * most) else grown
             layout.capacity = min(grown, most)
             for layer in self.cache.layers:

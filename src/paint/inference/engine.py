@@ -133,7 +133,6 @@ Prompts = Sequence[Sequence[int]]  # token ids of the prompts
 OnCompletion = Callable[[int, Completion], None]
 """Callback for each completion as soon as it is complete, with the index of its prompt."""
 
-
 PendingCompletions = Callable[[], list[Completion]]
 """Waits for submitted completions and returns them in the order of their prompts."""
 

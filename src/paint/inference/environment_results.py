@@ -2,7 +2,7 @@
 
 A value that is no text becomes JSON: numbers and arrays of numpy, torch and pandas are numbers and
 lists, tables are lists of records, and anything that JSON has no form of is refused. All of it is
-limited in size before it is tokenised: what is longer than any prompt would be so in vain.
+limited in size before it is tokenised, since no prompt has room for a longer one.
 """
 
 import json

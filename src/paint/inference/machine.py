@@ -16,6 +16,7 @@ from paint.core.errors import PaintError
 from paint.core.versions import __version__
 from paint.resolve.check import INSTALL, check_config
 from paint.resolve.plan import Machine, make_plan
+from strictgrade.processes import cores
 
 LIBRARIES = ("torch", "transformers", "peft", "accelerate", "tokenizers", "numpy")
 """The libraries whose versions run.json has, and that are shown where paint is not installed."""
@@ -31,10 +32,8 @@ def examine(recipes: Sequence[str] = ()) -> dict[str, Any]:
 
     from paint.models import liger
 
-    gpus: list[dict[str, Any]] = []
-    for i in range(torch.cuda.device_count()):
-        gpu = torch.cuda.get_device_properties(i)
-        gpus.append({"name": gpu.name, "memory": gpu.total_memory})
+    seen = map(torch.cuda.get_device_properties, range(torch.cuda.device_count()))
+    gpus: list[dict[str, Any]] = [{"name": gpu.name, "memory": gpu.total_memory} for gpu in seen]
     memory = psutil.virtual_memory()
     # Every GPU gets the same work, so the smallest decides.
     capacity = min((gpu["memory"] for gpu in gpus), default=memory.total)
@@ -51,9 +50,7 @@ def examine(recipes: Sequence[str] = ()) -> dict[str, Any]:
         "platform": platform.platform(),
         "packages": _packages(),
         "gpus": gpus,
-        "cores": len(psutil.Process().cpu_affinity())
-        if hasattr(psutil.Process, "cpu_affinity")
-        else psutil.cpu_count(),
+        "cores": cores(),
         "memory": {"total": memory.total, "free": memory.available},
         "disk": disk,
         "vllm": shutil.which(server) or f"not found; {INSTALL}",

@@ -23,7 +23,7 @@ def draw(
     Also returns which rows need more than this number of candidates; their tokens are wrong.
     """
     if sampling.temperature == 0:
-        # The limit of low temperatures, by which logits cannot be divided.
+        # The limit of low temperatures: logits cannot be divided by 0.
         return logits.argmax(-1), torch.zeros_like(uniforms, dtype=torch.bool)
     probs, tokens, too_few = distribution(logits, sampling, candidates)
     return tokens.gather(-1, invert(probs, uniforms)[:, None])[:, 0], too_few

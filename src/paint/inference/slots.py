@@ -74,7 +74,9 @@ class Slots:
             (self.prompt_ends, [len(row.prompt) - 1 for row in rows]),
         ):
             target[index] = torch.tensor(values, device=self.device)
-        uniforms = torch.stack([self._uniforms(row.seed) for row in rows])
+        # On the CPU: the numbers of a seed do not depend on the device.
+        generators = [torch.Generator().manual_seed(row.seed) for row in rows]
+        uniforms = torch.stack([torch.rand(self.limit, generator=one) for one in generators])
         self.uniforms[index, : self.limit] = uniforms.to(self.device)
         self.ended[index] = False
         for row, slot in zip(rows, slots, strict=True):
@@ -86,10 +88,6 @@ class Slots:
                     row.log_probs, device=self.device
                 )
         return slots
-
-    def _uniforms(self, seed: int) -> Float[Tensor, " limit"]:
-        # On the CPU: the numbers of a seed do not depend on the device.
-        return torch.rand(self.limit, generator=torch.Generator().manual_seed(seed))
 
     def positions(self) -> Int[Tensor, " b"]:
         return (self.prompt_ends + self.counts)[: self.size]

@@ -81,7 +81,6 @@ RECIPE = "recipe"  # the context of the recipe itself
 DEFAULTS = ("solution", "other", "placebo", "none", "answer")  # the contexts where none are named
 TRAINING = "training problems"  # the benchmark of all rows
 
-# The student's metrics, and their names in the table.
 STUDENT_METRICS = {
     "accuracy": "right",
     "rollout_reward": "mean reward, hundredths",
@@ -148,9 +147,8 @@ def advise(
     chosen = first_problems(trained_on, config.data, problems, config.train.seed)
     sources = sources or default_sources(config.context, trained_on)
     # One object for all rollouts: it reads a file once, and measures similar problems once.
-    contexts = {}
-    for name, options in context_options(config.context, sources, ratios).items():
-        contexts[name] = Contexts(options, trained_on)
+    options = context_options(config.context, sources, ratios)
+    contexts = {name: Contexts(shown, trained_on) for name, shown in options.items()}
     for context in contexts.values():  # an unknown field is refused before anything is sampled
         context.references(chosen[0], config.train.seed)
     # A folder belongs to all rows, since controls show others than the chosen ones.

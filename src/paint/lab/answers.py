@@ -42,7 +42,6 @@ def mean_reward(rewards: np.ndarray) -> Interval | None:
 
 
 def truncated_share(graded: GradedSamples) -> Interval:
-    """Return the share of answers that reached the token limit."""
     return mean(graded.truncated.mean(axis=1), SHARE)
 
 
@@ -61,20 +60,14 @@ def reward_gain(graded: GradedSamples, other: GradedSamples) -> Interval | None:
 def hold_out(
     problems: Sequence[Problem], count: int, seed: int
 ) -> tuple[list[Problem], list[Problem]]:
-    """Return problems that are not trained on, and the others, of which there are as many."""
+    """Return problems that are held out, at most half of all, and the others."""
     # As a batch is drawn, so that the same seed holds out the same rows.
     chosen = set(batch_indices(len(problems), min(count, len(problems) // 2), 0, seed))
-    held_out, kept = [], []
-    for i, problem in enumerate(problems):
-        if i in chosen:
-            held_out.append(problem)
-        else:
-            kept.append(problem)
-    return held_out, kept
+    held_out = [problem for i, problem in enumerate(problems) if i in chosen]
+    return held_out, [problem for i, problem in enumerate(problems) if i not in chosen]
 
 
 def rows_text(problems: Sequence[Problem]) -> str:
-    """Return the rows of problems as JSONL."""
     return "".join(f"{json.dumps(problem.fields)}\n" for problem in problems)
 
 

@@ -1,7 +1,7 @@
 """A prompt baked into an adapter: trained as a run, measured before and after.
 
-The base model with the prompt is the teacher, the model without it the student. Of answers to
-questions that are not trained on are measured
+The base model with the prompt is the teacher, and the model without it the student. Two things are
+measured on answers to questions that are not trained on:
 
     follows  share of the answers that the grader accepts; of a grader with other rewards than 0 and
              1 their mean, and its difference to the plain base's on the same questions
@@ -123,7 +123,7 @@ def _measure_base(
     prompted = teacher_answers(plain, contexts, folder / "prompted", display)
     kls, tokens = divergence_sums(plain, REVERSE_KL, display)
     by_view = {PLAIN: _mean(kls.sum(axis=1) / tokens.sum(axis=1))}
-    # Of complete answers, not a token: LEAST_KL is about telling one answer from another.
+    # The KL of whole answers, not of tokens: LEAST_KL is about telling answers apart.
     return {**prompted, PLAIN: plain.graded}, by_view, float(kls.mean())
 
 

@@ -162,9 +162,7 @@ class ComparisonScore:
 
     def values(self, results: Results) -> Float[np.ndarray, "s p"]:
         """Return the score by seed and problem; NaN for a problem without a graded sample."""
-        if self.metric == "reward":
-            return rewards_of(results)
-        return shares(results)
+        return rewards_of(results) if self.metric == "reward" else shares(results)
 
 
 def score_of(results: Results) -> ComparisonScore:

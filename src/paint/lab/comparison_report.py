@@ -137,7 +137,7 @@ def describe_best(layout: Layout, results: Results) -> str:
     """Name the row with the highest score of at least two, and warn that it was chosen by it."""
     last, score = by_run(results), score_of(results)
     means = {name: float(score.values(last[name]).mean()) for name in layout.names}
-    # Of equal rows the first stays first.
+    # The sort is stable: of equal rows the first stays first.
     best, second, *_ = sorted(means, key=lambda name: -means[name])
     if means[best] == means[second]:
         equal = [name for name in means if means[name] == means[best]]
@@ -185,7 +185,7 @@ def _rows_of(
     if step is None:
         values["avg_at_k"] = over_seeds(shares(group))
         tried = group[0].protocol["samples"]
-        # Of k among k samples pass@k is whether one is right.
+        # pass@k of k samples is whether one of them is right.
         values[f"pass_at_{tried}"] = over_seeds((shares(group) > 0).astype(float))
         lengths = [result.answer_tokens for result in group]
         values["completion_tokens"] = float(np.mean(lengths))
@@ -197,7 +197,7 @@ def _rows_of(
             gain = compare_seeds(score.values(base), score.values(group))
             rows += to_measurement(name, benchmark, score.metric, gain, n, step=step, against=BASE)
             before, after = control_shares(base), control_shares(group)
-            # Of a grader whose rewards are never 1, no sample of the control is right.
+            # Where rewards are never 1, no sample of the control is right.
             if score.has_right and before is not None and after is not None:
                 gain, count = compare_seeds(before, after), before.shape[1]
                 rows += to_measurement(
@@ -212,7 +212,7 @@ def _pair_rows(
     layout: Layout, last: Mapping[str, Results], score: ComparisonScore
 ) -> list[Measurement]:
     """Return the differences of the report, with p-values corrected for all of them."""
-    # Of one run alone, that to the base model.
+    # A single run is compared with the base model.
     pairs = [(other, layout.last) for other in layout.names[:-1] or [BASE]]
     if layout.all_pairs:
         pairs = list(combinations(layout.names, 2))
@@ -263,7 +263,7 @@ def comparison_tables(layout: Layout, rows: list[Measurement], results: Results)
         column_of=_column,
     )
     last = by_run(results)
-    # Of its first seed, as others differ in train.seed alone.
+    # Those of the first seed: others differ in train.seed alone.
     configs = {name: from_table(last[name][0].config) for name in layout.names}
     tables = [main]
     compared = [row for row in select_rows(rows, against=...) if row.p is not None]

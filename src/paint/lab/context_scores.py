@@ -89,12 +89,8 @@ def load_student(run: Resolved, folder: Path, display: Display) -> tuple[Policy,
         rollout, notes = resolve_evaluation(run.rollout, find_machine(), model, earlier=earlier)
         display.notes(notes)
         run = run.changed("rollout", engine=rollout.engine)
-    config = run.config
     with display.working("loading the model"):
-        policy = load_eval_policy(
-            config.model, run.rollout, prompts=config.prompts, conversation=config.conversation
-        )
-    return policy, run
+        return load_eval_policy(run.config), run
 
 
 def student_task(
@@ -126,13 +122,11 @@ def collect(
 
     The arguments are those of ``collect_samples``.
     """
-    grading, conversation = run.config.grading, run.config.conversation
+    config, grading = run.config, run.config.grading
     if run.engine.is_stored:  # stored conversations are answered already
-        conversation = ONE_TURN
+        config = replace(config, conversation=ONE_TURN)
     collected = []
-    with collect_samples(
-        policy, run.config.model, run.rollout, tasks, folder, display, conversation=conversation
-    ) as stores:
+    with collect_samples(policy, config, tasks, folder, display) as stores:
         with open_grader(grading) as grader:
             graded = [grade(store, grader, grading, display) for store in stores]
         for task, store, grades in zip(tasks, stores, graded, strict=True):

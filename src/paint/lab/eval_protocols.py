@@ -31,7 +31,6 @@ class EvalProtocol:
 
     @property
     def benchmarks(self) -> tuple[Benchmark, ...]:
-        """The benchmark, and the control if there is one."""
         return (self.benchmark,) if self.control is None else (self.benchmark, self.control)
 
     @property

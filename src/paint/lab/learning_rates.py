@@ -134,18 +134,17 @@ def advise_rates(
     config = replace(config, data=data).changed("health", stop_on=())
     # Half of the steps at least have the rate itself.
     warmup = min(config.train.warmup_steps, steps // 2)
-    config = config.changed("train", steps=steps, epochs=None, warmup_steps=warmup)
-    config = config.changed("train", checkpoint_every=steps)
+    short = {"steps": steps, "epochs": None, "checkpoint_every": steps, "warmup_steps": warmup}
     runs = {}
     for rate in rates:
-        rated = config.changed("train", learning_rate=rate)
+        rated = config.changed("train", **short, learning_rate=rate)
         runs[rate] = ExperimentRun(value_text(rate), rated)
     missing = []
-    for short in runs.values():
-        place = folder / short.name / "run"
-        refuse_other_settings(place, short.config)
-        if not short.is_trained(place):
-            missing.append(short)
+    for one in runs.values():
+        place = folder / one.name / "run"
+        refuse_other_settings(place, one.config)
+        if not one.is_trained(place):
+            missing.append(one)
     if missing:
         completions = len(missing) * steps * config.train.batch_size
         answers = (len(runs) + 1) * len(held_out) * samples
@@ -156,8 +155,8 @@ def advise_rates(
         display.trainings = len(missing)
     student = sample_student(run, held_out, samples, folder / "before", display)
     trials = [RateTrial(BEFORE, kl=kl_by_problem(student, display), graded=student.graded)]
-    for rate, short in runs.items():
-        trials.append(try_rate(short, rate, held_out, samples, folder / short.name, display))
+    for rate, one in runs.items():
+        trials.append(try_rate(one, rate, held_out, samples, folder / one.name, display))
     report = rates_report(trials, steps, recipe)
     publish_report(report, folder, display)
     return report

@@ -50,7 +50,7 @@ def read_recipes(
     if not recipes:
         raise ConfigError("nothing to compare; name recipes, before the flags")
     named = _read_all(recipes, base, change)
-    # All of them, before the first is trained.
+    # All are checked before the first is trained.
     runs = [(name, _checked(name, config, stored)) for name, config in _swept(named, sweep)]
 
     name, last = runs[-1]
@@ -116,7 +116,7 @@ def _swept(named: Sequence[tuple[str, Config]], sweep: Any) -> list[tuple[str, C
         names = []
         for swept in configs:
             table = settings_by_name(swept)
-            # As the config has them: 2e-4, whether it was written so or as 0.0002.
+            # Values as the config has them: 2e-4, whether it was written so or as 0.0002.
             name = row_name({setting: table[setting] for setting in swept_values[0]})
             names.append(name if len(named) == 1 else f"{recipe},{name}")
         rows += zip(distinct_names(names), configs, strict=True)

@@ -118,7 +118,6 @@ class ExperimentRun:
         return checkpoint is not None and step_of(checkpoint) == self.config.train.steps
 
     def folder(self, experiment: Path) -> Path:
-        """Return the run folder in an experiment."""
         return experiment / self.name / f"seed-{self.seed}"
 
     @cached_property
@@ -265,7 +264,6 @@ class RunDisplay(Display):
         self.label = label
 
     def log(self, level: int, text: str) -> None:
-        """Write a message to the file."""
         self.console.print(text)
         if level >= logging.WARNING:
             self.counter.display.warn(f"{self.label}: {text}")
@@ -400,10 +398,8 @@ def _evaluate(
     samples_folder = folder / "evaluation" / f"seed-{run.seed}"
 
     # The base, once; the checkpoints' weights are loaded into it one after the other.
-    rollout, conversation = protocol.rollout, run.config.conversation
-    policy = load_eval_policy(
-        model, rollout, seed=run.seed, prompts=run.config.prompts, conversation=conversation
-    )
+    config = replace(run.config, model=model, rollout=protocol.rollout)
+    policy = load_eval_policy(config)
     prompt_sets = [
         deployment_prompts(policy, benchmark.problems, thinking=protocol.thinking)
         for benchmark in protocol.benchmarks
@@ -420,9 +416,7 @@ def _evaluate(
 
     place = samples_folder / run.name
     with (
-        collect_samples(
-            policy, model, rollout, tasks, place, display, conversation=conversation
-        ) as stores,
+        collect_samples(policy, config, tasks, place, display) as stores,
         open_grader(run.config.grading) as grader,
     ):
         graded = [grade(store, grader, run.config.grading, display) for store in stores]

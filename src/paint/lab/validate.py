@@ -19,7 +19,7 @@ from transformers import PreTrainedTokenizerBase
 from chatforms.conventions import read_thinking
 from chatforms.lengths import token_lengths
 from paint.core.demo_files import problems_path
-from paint.core.display import Display, differing_lines
+from paint.core.display import Display
 from paint.data.contexts import Contexts
 from paint.data.formats import describe_formats
 from paint.data.problems import DataError, Problem, validate_rows
@@ -31,7 +31,7 @@ from paint.grading.graders import find_grader, open_grader
 from paint.models.lengths import chunks, spaced
 from paint.models.model_errors import REASON, PromptError, chat_errors
 from paint.models.policy import load_tokenizer
-from paint.models.prompts import ViewWriter
+from paint.models.prompts import ViewWriter, differing_lines
 from paint.models.references import Reference, describe_changes, fit_reference
 from paint.resolve.check import Resolved
 from paint.training.row_prompts import LONGEST, RowPrompts, measure_rows, rows_to_count
@@ -67,8 +67,6 @@ class LengthQuantiles(NamedTuple):
 
 @dataclass(slots=True, repr=False)
 class FileCheck:
-    """Result of the validation of a file."""
-
     path: str
     limit: int  # most tokens of a teacher prompt
     rows: int = 0
@@ -87,7 +85,6 @@ class FileCheck:
 
     @property
     def findings(self) -> dict[str, RowMessages]:
-        """Rows by finding."""
         findings = {f"bad: {reason}": rows for reason, rows in self.bad.items()}
         findings[f"over data.max_prompt_tokens, {self.limit:,}"] = self.too_long
         findings["gold answers to check (docs/how-to/own-data.md)"] = self.gold_warnings
@@ -121,7 +118,7 @@ def check_file(run: Resolved, *, display: Display | None = None) -> FileCheck:
         doubts = _doubts(problem, config.grading.grader)
         if doubts:
             check.gold_warnings.append((problem.row, ", ".join(doubts)))
-    # By the run's grader, where it costs no call and runs no code.
+    # One of the run's graders that costs no call and runs no code.
     check.grader = next((name for name in config.grading.grader if name in GRADES_ANSWERS), "")
     if check.grader:
         _grade_solutions(problems, check, display)
@@ -264,15 +261,10 @@ def _check_thoughts(
 def _doubts(problem: Problem, graders: Sequence[str]) -> list[str]:
     doubts: list[str] = []
     if "math" in graders:
-        doubts.extend(
-            f"{shorten(warning.answer)}: {warning.why}" for warning in gold_warnings([problem])
-        )
+        doubts += [f"{shorten(one.answer)}: {one.why}" for one in gold_warnings([problem])]
     if "choice" in graders:
-        doubts.extend(
-            f"{shorten(answer)}: it is no letter"
-            for answer in problem.answers
-            if len(named_letters(answer)) != 1
-        )
+        wrong = [answer for answer in problem.answers if len(named_letters(answer)) != 1]
+        doubts += [f"{shorten(answer)}: it is no letter" for answer in wrong]
     return doubts
 
 

@@ -80,7 +80,8 @@ def find_targets(base: Any, targets: Sequence[str]) -> LoraTargets:
         )
 
     modules = list(targets)
-    found = {name for name, _ in base.named_modules() if _is_targeted(name, modules)}
+    all_names = [name for name, _ in base.named_modules()]
+    found = {name for name in all_names if any(matches(name, target) for target in modules)}
     names = {name for name in found if name in linear}
     if names != found:
         # Full names, since peft would also take the head, or another module, of a target's name.
@@ -139,7 +140,3 @@ def expert_matrices(base: Any) -> list[str]:
     return [
         name for name, weights in base.named_parameters() if weights.dim() == 3 and "expert" in name
     ]
-
-
-def _is_targeted(name: str, targets: Sequence[str]) -> bool:
-    return any(matches(name, target) for target in targets)

@@ -68,7 +68,7 @@ class JointLayer:
             self.bias = torch.cat([*biases, first.bias.new_zeros(self.rank)])
 
     def _views(self) -> Sequence[Tensor]:
-        # Those of the adapters follow them.
+        # The last part is that of the adapters.
         views: Sequence[Tensor] = self.weight.split([*self.sizes, self.rank])
         return views[:-1]
 

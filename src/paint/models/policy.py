@@ -47,7 +47,7 @@ from chatforms.messages import THOUGHT_FIELDS
 from chatforms.rendering import render_chat
 from chatforms.special_tokens import require_no_control
 from paint.config import schema as cfg
-from paint.config.recipe import require_bitsandbytes
+from paint.config.recipe import require_package
 from paint.core.demo_files import model_path
 from paint.core.device import product_slowdown, to_device
 from paint.core.errors import format_short, format_value, wrap_errors
@@ -169,25 +169,18 @@ class Policy:
 
     @property
     def tuning(self) -> Literal["lora", "full"]:
-        if isinstance(self.model, peft.PeftModel):
-            return "lora"
-        return "full"
+        return "lora" if isinstance(self.model, peft.PeftModel) else "full"
 
     @property
     def base(self) -> PreTrainedModel:
         """The model without peft's wrapper; its layers keep their adapters."""
-        if self.tuning == "lora":
-            return self.model.get_base_model()
-        return self.model
+        return self.model.get_base_model() if self.tuning == "lora" else self.model
 
     @cached_property
     def adapted(self) -> dict[str, LoraLayer]:
         """Layers with an adapter, by name; none if every weight is trained."""
-        layers: dict[str, LoraLayer] = {}
-        for name, module in self.base.named_modules():
-            if isinstance(module, LoraLayer):
-                layers[name] = module
-        return layers
+        modules = self.base.named_modules()
+        return {name: module for name, module in modules if isinstance(module, LoraLayer)}
 
     @cached_property
     def joint_layers(self) -> JointLayers | None:
@@ -327,7 +320,7 @@ class Policy:
         return text
 
     def transcript(self, prompt: Sequence[int], completion: Sequence[int]) -> str:
-        """Return a completion's text for a grader, with thought tags, also of an opened thought."""
+        """Return what a grader reads: the text, with the tag of a thought that the prompt opens."""
         has_ended = len(completion) > 0 and completion[-1] in self.end_ids
         text = self.decode(completion[:-1] if has_ended else completion, special=True)
         end = self.decode(prompt[-HEADER_TOKENS:], special=True).rstrip()
@@ -394,9 +387,7 @@ def _near_rows(rows: Tensor, place: int) -> int:
 
 
 def _problem_of(problem: Problem | str) -> Problem:
-    if isinstance(problem, str):
-        return Problem(problem, "", "", "")
-    return problem
+    return Problem(problem, "", "", "") if isinstance(problem, str) else problem
 
 
 class ModelFiles(NamedTuple):
@@ -534,7 +525,7 @@ def quantization(config: cfg.ModelConfig, device: torch.device | str) -> dict[st
             return {}
         restored = FineGrainedFP8Config.from_dict({**stored, "dequantize": True})
         return {"quantization_config": restored}
-    require_bitsandbytes("model.quantization nf4")
+    require_package("model.quantization nf4", "bitsandbytes")
     nf4 = BitsAndBytesConfig(
         load_in_4bit=True,
         bnb_4bit_quant_type=config.quantization,

@@ -17,6 +17,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from transformers import PreTrainedTokenizerBase
 
 from chatforms.chat_template import render_prompt
+from chatforms.conventions import common_length
 from chatforms.rendering import limited
 from chatforms.special_tokens import drop_special_text
 from chatforms.tool_schemas import Schema, name_of_schema, tool_schemas
@@ -203,7 +204,7 @@ def tools_of_row(problem: Problem, tools: Sequence[Schema]) -> Sequence[Schema]:
         return tools
     known = {name_of_schema(schema): schema for schema in tools}
     named = [name_of_schema(one) if isinstance(one, Mapping) else one for one in listed]
-    # In a list, since a row may hold what has no hash.
+    # A list, since a row may hold what has no hash.
     wrong = [name for name in named if name not in [*known]]
     if not isinstance(given, list):
         wrong = [given]
@@ -322,10 +323,7 @@ def _render(setting: str, template: str, problem: Problem, names: Mapping[str, A
 
 
 def _messages(turns: Iterable[tuple[str, str]]) -> Messages:
-    messages = []
-    for role, text in turns:
-        messages.append({"role": role, "content": text})
-    return messages
+    return [{"role": role, "content": text} for role, text in turns]
 
 
 def _user(text: str) -> dict[str, str]:
@@ -351,3 +349,19 @@ def _require_text(value: Any) -> Any:
         f"it inserts {kind_of(value)} (value {shorten(value)}), which is no text; say how to show "
         f'it: {{{{ x | join(", ") }}}}, {{{{ x | tojson }}}} or {{{{ x or "" }}}}'
     )
+
+
+def differing_lines(text: str, student: str) -> str:
+    """Return a prompt with marks for the lines at its ends that the student's has, too."""
+    lines, others = text.splitlines(), student.splitlines()
+    if lines == others:
+        return "(as the student's)"
+    before = common_length(lines, others)
+    after = common_length(lines[before:][::-1], others[before:][::-1])
+    kept = lines[before : len(lines) - after]
+    top, bottom = lines[:before], lines[len(lines) - after :]
+    if before > 1:
+        top = [f"({before} lines as the student's)"]
+    if after > 1:
+        bottom = [f"({after} lines as the student's)"]
+    return "\n".join([*top, *kept, *bottom])

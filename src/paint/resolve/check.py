@@ -4,18 +4,18 @@ A config itself is data (paint.config.schema): ranges are checked there, what ne
 sections or the machine here. No model is loaded, and torch is not imported.
 """
 
-import importlib.util
 import shlex
 import shutil
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 from paint.config.context_sources import SOURCES, ContextSource, context_source
-from paint.config.recipe import require_bitsandbytes
+from paint.config.recipe import SETTINGS, nested, require_package, with_table
 from paint.config.run_folder import RunError, latest_checkpoint, read_run, step_of
 from paint.config.schema import (
     CPU_ROWS,
@@ -189,33 +189,23 @@ class Resolved:
 def _check_engine(rollout: RolloutConfig, engine: EngineType) -> None:
     """Apply the rules of the engine, of a training and of an evaluation. Raises ConfigError."""
     with_engine = f'with rollout.engine "{rollout.engine}"'
-    why_stored = "trained on in place of new completions"
     if not engine.is_remote:
         require_default(rollout, "urls", with_engine, 'servers need engine "vllm"')
     if not engine.is_remote or rollout.urls:
         where = 'unless rollout.engine is "vllm" and rollout.urls is empty'
         require_default(rollout, "server_gpus", where, "GPUs of the servers that are started")
     if engine.is_stored:
-        sources = f"a run, an evaluation or a JSONL file {with_engine}"
-        require(rollout, "stored", bool(rollout.stored), sources, why_stored)
+        require(rollout, "stored", bool(rollout.stored), STORED, WHY_STORED)
     else:
-        require_default(rollout, "stored", with_engine, why_stored)
+        require_default(rollout, "stored", with_engine, WHY_STORED)
     if rollout.colocate:
         why = "servers generate during training"
         require_default(rollout, "off_policy_steps", "with rollout.colocate", why)
 
 
 FULL = 'with model.train_mode "full"'
-
-
-def _check_data(run: Resolved) -> None:
-    config = run.config
-    is_met = len(config.data.weights) in (0, max(len(config.data.paths), 1))
-    allowed = "empty, or one number for each source"
-    require(config.data, "weights", is_met, allowed, f"data.path: {config.data.place}")
-    if len(config.data.paths) > 1:
-        why = "each has epochs of its own, by data.weights; set train.steps"
-        require_default(config.train, "epochs", "with several sources", why)
+STORED = "a run, an evaluation or a JSONL file of rollouts"
+WHY_STORED = "trained on in place of new completions"
 
 
 def _check_context(run: Resolved) -> None:
@@ -239,20 +229,16 @@ def _check_context(run: Resolved) -> None:
     require(config.context, "source", is_met, f"without {run.feedback} with {run.method}", why)
 
 
-def _check_off_policy(run: Resolved) -> None:
-    config, rollout = run.config, run.rollout
+def _check_sampling(run: Resolved) -> None:
+    config, rollout, algorithm = run.config, run.rollout, run.algorithm
+    divergence = f"objective.divergence {format_value(config.objective.divergence)}"
     if config.conversation.is_on:
         where = "with conversation.tools and conversation.environment"
         why = "a turn is sampled once the one before it is answered"
         require_default(rollout, "off_policy_steps", where, why)
     if not run.learns_off_policy:
-        learner = run.method
-        if run.divergence.is_sampled:
-            learner = f"objective.divergence {format_value(config.objective.divergence)}"
-        why = (
-            "a gradient by sampled tokens is that of the policy which drew them, and references "
-            "are not drawn"
-        )
+        learner = divergence if run.divergence.is_sampled else run.method
+        why = "it learns from what the policy samples as it is, or from references"
         is_met = not run.engine.is_stored
         require(rollout, "engine", is_met, f'other than "stored" with {learner}', why)
         require_default(rollout, "off_policy_steps", f"with {learner}", why)
@@ -260,50 +246,47 @@ def _check_off_policy(run: Resolved) -> None:
         why = "it samples nothing; `paint eval RUN` evaluates checkpoints"
         for section, key in ((config.validation, "path"), (rollout, "off_policy_steps")):
             require_default(section, key, f'with rollout.engine "{rollout.engine}"', why)
-
-
-def _check_objective(run: Resolved) -> None:
-    config, rollout, objective = run.config, run.rollout, run.config.objective
+    is_met = not run.divergence.is_sampled or (rollout.top_p, rollout.top_k) == (1, -1)
+    allowed = f"1, and rollout.top_k -1, with {divergence}"
+    why = "for its gradient, tokens must be drawn from the full distribution"
+    require(rollout, "top_p", is_met, allowed, why)
     is_met = not run.tokens_carry_gradient or config.loss_temperature == rollout.temperature
     allowed = f"None or rollout.temperature = {rollout.temperature:g}"
     why = "sampled tokens, which carry the gradient, are drawn at that one"
-    require(objective, "temperature", is_met, allowed, why)
-    is_met = not run.divergence.is_sampled or (rollout.top_p, rollout.top_k) == (1, -1)
-    divergence = format_value(objective.divergence)
-    allowed = f"1, and rollout.top_k -1, with objective.divergence {divergence}"
-    why = "for its gradient, tokens must be drawn from the full distribution"
-    require(rollout, "top_p", is_met, allowed, why)
-    has_rollouts = run.algorithm.needs_rollouts
-    is_met = not has_rollouts or objective.skip_tokens < rollout.max_new_tokens
-    allowed = f"below rollout.max_new_tokens = {rollout.max_new_tokens}"
+    require(config.objective, "temperature", is_met, allowed, why)
+    if not algorithm.needs_rollouts:
+        where, why = f"with {run.method}", "it samples nothing"
+        require_default(rollout, "samples_per_problem", where, why)
+    is_met = config.train.batch_size % rollout.samples_per_problem == 0
+    allowed = f"a multiple of rollout.samples_per_problem = {rollout.samples_per_problem}"
+    require(config.train, "batch_size", is_met, allowed, "completions a step")
+    is_met = rollout.samples_per_problem >= algorithm.min_samples
+    allowed = f"at least {algorithm.min_samples} with {run.method}"
+    require(rollout, "samples_per_problem", is_met, allowed, "grpo in the paper: 8")
+
+
+def _check_others(run: Resolved) -> None:
+    config, objective, health = run.config, run.config.objective, run.config.health
+    is_met = len(config.data.weights) in (0, max(len(config.data.paths), 1))
+    allowed = "empty, or one number for each source"
+    require(config.data, "weights", is_met, allowed, f"data.path: {config.data.place}")
+    if len(config.data.paths) > 1:
+        why = "each has epochs of its own, by data.weights; set train.steps"
+        require_default(config.train, "epochs", "with several sources", why)
+    has_rollouts, most = run.algorithm.needs_rollouts, run.rollout.max_new_tokens
+    is_met = not has_rollouts or objective.skip_tokens < most
+    allowed = f"below rollout.max_new_tokens = {most}"
     require(objective, "skip_tokens", is_met, allowed, "others have no token in the loss")
     is_met = has_rollouts or not objective.has_sft
     allowed = f"0, and objective.sft_weight_end None, with {run.method}"
     require(objective, "sft_weight", is_met, allowed, "its own loss is that of the solutions")
-
-
-def _check_drift(run: Resolved) -> None:
-    config = run.config
     keeps_base = run.algorithm.needs_teacher and config.teacher.weights == "frozen"
     if config.model.train_mode == "full" and not keeps_base:
         where = f"{FULL} and teacher.weights {config.teacher.weights}"
         why = "the base model is not kept; set teacher.weights frozen, or train_mode lora"
-        require_default(config.health, "drift_path", where, why)
-    is_met = "drift" not in config.health.stop_on or bool(config.health.drift_path)
-    require(config.health, "stop_on", is_met, "without drift", "it needs health.drift_path")
-
-
-def _check_samples(run: Resolved) -> None:
-    rollout, algorithm = run.rollout, run.algorithm
-    if not algorithm.needs_rollouts:
-        where, why = f"with {run.method}", "it samples nothing"
-        require_default(rollout, "samples_per_problem", where, why)
-    is_met = run.config.train.batch_size % rollout.samples_per_problem == 0
-    allowed = f"a multiple of rollout.samples_per_problem = {rollout.samples_per_problem}"
-    require(run.config.train, "batch_size", is_met, allowed, "completions a step")
-    is_met = rollout.samples_per_problem >= algorithm.min_samples
-    allowed = f"at least {algorithm.min_samples} with {run.method}"
-    require(rollout, "samples_per_problem", is_met, allowed, "grpo in the paper: 8")
+        require_default(health, "drift_path", where, why)
+    is_met = "drift" not in health.stop_on or bool(health.drift_path)
+    require(health, "stop_on", is_met, "without drift", "it needs health.drift_path")
 
 
 def unserved(model: ModelConfig) -> str:
@@ -343,12 +326,9 @@ def check_config(config: Config) -> Resolved:
     run = Resolved(config, algorithm, engine, divergence, optimizer)
     _ = run.objective  # refuses a clip or kernels that the divergence does not take
     _check_engine(run.rollout, run.engine)
-    _check_data(run)
     _check_context(run)
-    _check_off_policy(run)
-    _check_objective(run)
-    _check_drift(run)
-    _check_samples(run)
+    _check_sampling(run)
+    _check_others(run)
     with extension_errors("train.method", config.train.method):
         algorithm.check(config)
     return run
@@ -373,23 +353,17 @@ def require_trainable(run: Resolved) -> None:
     config = run.config
     require_paths(config)
     for tracker in config.log.trackers:
-        if importlib.util.find_spec(tracker) is None:
-            raise ConfigError(
-                f"log.trackers names {tracker}, which is not installed: "
-                f"pip install {tracker}, or remove it"
-            )
+        require_package(f"log.trackers {tracker}", tracker)
     with extension_errors("train.optimizer", config.train.optimizer):
         run.optimizer.check(config.train)
     if config.model.quantization == "nf4":
-        require_bitsandbytes("model.quantization nf4")
+        require_package("model.quantization nf4", "bitsandbytes")
     _check_trained_weights(config)
     why = unserved(config.model)
     is_met = not (run.engine.is_remote and why)
     require(run.rollout, "engine", is_met, '"local"', why)
     is_met = not run.engine.is_stored or Path(run.rollout.stored).exists()
-    allowed = "a run, an evaluation or a JSONL file of rollouts that exists"
-    why = "it is trained on in place of new completions"
-    require(run.rollout, "stored", is_met, allowed, why)
+    require(run.rollout, "stored", is_met, f"{STORED} that exists", WHY_STORED)
 
 
 def require_same_beginning(run: Resolved, folder: Path) -> tuple[str, ...]:
@@ -425,9 +399,11 @@ def require_same_beginning(run: Resolved, folder: Path) -> tuple[str, ...]:
 
 def require_paths(config: Config) -> None:
     """Raise ConfigError unless data.path is set, and model.path to what may be a complete model."""
-    is_set = {"model": bool(config.model.path.strip()), "data": bool(config.data.paths)}
-    for name, what in (("model", "a folder or hub name"), ("data", "a file of problems")):
-        if not is_set[name]:
+    for name, path, what in (
+        ("model", config.model.path, "a folder or hub name"),
+        ("data", config.data.place, "a file of problems"),
+    ):
+        if not path.strip():
             raise ConfigError(
                 f"{name}.path is not set: pass --{name}.path with {what} "
                 f'(or "demo" for the embedded one), or set path under [{name}] in the recipe'
@@ -451,12 +427,9 @@ def resolve(run: Resolved, machine: Machine) -> Resolved:
     run = replace(run, warnings=(*run.warnings, *cautions_of(run), *_without_effect(run)))
     if machine.ranks > 1:
         run = replace(run, notes=(*run.notes, f"{machine.ranks} ranks"))
-    # Each rank needs a row, as passes and sums are of all ranks together.
-    if run.config.train.batch_size < machine.ranks:
-        raise ConfigError(
-            f"train.batch_size {run.config.train.batch_size} is smaller than the {machine.ranks} "
-            f"ranks"
-        )
+    # Passes and sums are of all ranks together.
+    is_met = run.config.train.batch_size >= machine.ranks
+    require(run.config.train, "batch_size", is_met, f"at least {machine.ranks}", "a row a rank")
     # Without sleep, an own server may be on another GPU: its command says so, and nothing else.
     shares = run.owns_servers and run.rollout.colocate
     split = Split(machine.ranks, int(run.owns_servers), shares, "as it was started")
@@ -536,14 +509,8 @@ def _without_effect(run: Resolved) -> Iterator[str]:
 
 def with_resolved(config: Config, begun: Config) -> Config:
     """Return the config with what its "auto" became in a run that has begun."""
-    for section in fields(Config):
-        settings, resolved = getattr(config, section.name), getattr(begun, section.name)
-        kept = {}
-        for field in fields(settings):
-            if getattr(settings, field.name) == "auto":
-                kept[field.name] = getattr(resolved, field.name)
-        config = config.changed(section.name, **kept)
-    return config
+    is_auto = [name for name in SETTINGS if attrgetter(name)(config) == "auto"]
+    return with_table(config, nested({name: attrgetter(name)(begun) for name in is_auto}))
 
 
 def resolve_engine(run: Resolved, machine: Machine) -> Resolved:
@@ -587,18 +554,14 @@ def resolve_evaluation(
     Returns the section rollout with it, and what is to be said of it.
     ``auto`` is the engine of ``earlier`` calls that stored samples in the same place.
     """
-    if check_engine(rollout).is_stored:
-        raise ConfigError(
-            f'rollout.engine must not be "{rollout.engine}" here, where completions are sampled; '
-            f"`paint grade` grades stored samples"
-        )
+    samples = not check_engine(rollout).is_stored
+    why = "completions are sampled here; `paint grade` grades stored samples"
+    require(rollout, "engine", samples, f'other than "{rollout.engine}"', why)
     engine, why = _choose(rollout, machine, *models)
-    reasons = filter(None, map(unserved, models))
-    if engine_of(replace(rollout, engine=engine)).is_remote and (reason := next(reasons, "")):
-        raise ConfigError(
-            f'rollout.engine must be "local", got "{engine}" ({reason}; `paint export RUN OUTPUT '
-            f"--merged` writes a complete model, which servers take)"
-        )
+    reason = next(filter(None, map(unserved, models)), "")
+    is_met = not (reason and engine_of(replace(rollout, engine=engine)).is_remote)
+    hint = "`paint export RUN OUTPUT --merged` writes a complete model, which servers take"
+    require(rollout, "engine", is_met, '"local"', f"{reason}; {hint}")
     if rollout.engine != AUTO:
         return rollout, []
     if earlier:

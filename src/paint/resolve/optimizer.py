@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from paint.config.recipe import require_bitsandbytes
+from paint.config.recipe import require_package
 from paint.config.schema import TrainConfig
 from paint.core.errors import ConfigError, format_short
 from paint.core.extensions import (
@@ -104,7 +104,7 @@ class AdamW8bit(OptimizerFactory):
     state_bytes = 2  # two moments in 8 bits
 
     def check(self, config: TrainConfig) -> None:
-        require_bitsandbytes(f"train.optimizer {self.name}")
+        require_package(f"train.optimizer {self.name}", "bitsandbytes")
 
     def open(
         self, parameters: Sequence["nn.Parameter"], config: TrainConfig

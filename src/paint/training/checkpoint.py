@@ -72,7 +72,7 @@ def save(folder: Path, setup: Setup, step: int) -> Path:
             f"saved; correct the callback or the optimizer that made them, or start a new run with "
             f"a lower train.learning_rate; the last checkpoint: {way_on}"
         )
-    # By the id, a checkpoint that was put into another run is refused (require_checkpoint).
+    # By the id, require_checkpoint refuses a checkpoint that was put into another run.
     state = {"step": step, "run": read_run_json(folder)["id"]}
     with extension_errors("train.optimizer", setup.config.train.optimizer):
         optimizer_state = setup.optimizer.state_dict()
@@ -120,9 +120,7 @@ def restore(
 def load_optimizer_state(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
     """Load a ``state_dict`` in its own dtypes, not in those of the parameters."""
     optimizer.load_state_dict(state)
-    parameters = []
-    for group in optimizer.param_groups:
-        parameters.extend(group["params"])
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
     # torch numbers the parameters of a state in the order of the groups.
     for index, values in state["state"].items():
         loaded = optimizer.state[parameters[index]]

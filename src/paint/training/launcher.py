@@ -72,7 +72,7 @@ def place_ranks(run: Resolved, gpus: int, most: int) -> tuple[list[str], Resolve
         with suppress(ConfigError):  # a model that is not planned
             size = server_of(make_plan(run, Machine(gpus, memory))).gpus
     split = choose_split(run, gpus, server=size) if most == gpus else _beside(run, gpus, most, size)
-    # From the end, as trainers take the first ones. Of a shared split, all serve.
+    # Trainers take the first GPUs, and servers the last. In a shared split all of them serve.
     served = names[len(names) - split.servers :]
     is_cpu = NO_GPU in names
     # gpu_environment knows one name for a server without a GPU, and no list of it.

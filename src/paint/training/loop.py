@@ -19,7 +19,7 @@ from paint.config.run_folder import (
     step_paths,
 )
 from paint.config.schema import TrainConfig
-from paint.core.display import LOGGER, Clock, Display, differing_lines
+from paint.core.display import LOGGER, Clock, Display
 from paint.core.distributed import any_rank_signal, gather_on_rank0
 from paint.core.errors import ConfigError, Interrupted, NonFiniteError
 from paint.core.extensions import extension_errors
@@ -29,6 +29,7 @@ from paint.evaluation.validation import Validation, validate
 from paint.grading.contract import describe_failures
 from paint.inference.rollouts import Rollout
 from paint.models.policy import Policy
+from paint.models.prompts import differing_lines
 from paint.resolve.optimizer import learning_rate
 from paint.training import checkpoint, run_log
 from paint.training.callbacks import Callback, tell_callbacks

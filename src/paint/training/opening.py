@@ -45,7 +45,7 @@ def machine_of_ranks(accelerator: Accelerator) -> Machine:
 
 
 def with_steps(run: Resolved, problems: Sequence[Problem], display: Display) -> Resolved:
-    """Return the run with the steps of ``train.epochs``, which they take the place of."""
+    """Return the run with ``train.steps`` in the place of ``train.epochs``."""
     train = run.config.train
     if train.epochs is None:
         return run

@@ -109,10 +109,8 @@ class _PromptCheck:
         """Count a row by a reason, or raise DataError for it by data.on_bad_row."""
         data = self.run.config.data
         if data.on_bad_row == "error":
-            raise DataError(
-                f"{data.path_of(problem.source)}: {fault}; correct the row, or pass "
-                f"--data.on-bad-row skip"
-            )
+            [path] = [source.path for source in data.sources if source.name == problem.source]
+            raise DataError(f"{path}: {fault}; correct the row, or pass --data.on-bad-row skip")
         self.left_out[reason] += 1
 
     def fitting(self, rows: Sequence[Measured]) -> list[Measured]:

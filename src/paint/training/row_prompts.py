@@ -181,7 +181,7 @@ def longest_rows(
     return LongestRows(
         student,
         teacher,
-        # An end of the turn, and of a thought.
+        # SLACK is for the ends of the turn and of a thought.
         max(row.solution for row in rows) + SLACK,
         len(rows),
         len(problems),

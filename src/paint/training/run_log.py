@@ -147,10 +147,8 @@ def validate_resume(
                 f"steps from here on are graded by or learn"
             )
     now = _versions()
-    changed = []
-    for name, version in run_info["versions"].items():
-        if now.get(name) != version:
-            changed.append(f"{name} {version} -> {now.get(name)}")
+    recorded = run_info["versions"].items()
+    changed = [f"{name} {old} -> {now.get(name)}" for name, old in recorded if now.get(name) != old]
     if changed:
         display.warn(
             f"versions have changed since {folder} began, which may change its last digits: "
@@ -304,11 +302,8 @@ def loss_metrics(kept: Sequence[Rollout], options: Objective) -> dict[str, float
         first_kl = [s.tokens["kl"][0] for s in kept if s.tokens["kl"]]
         metrics["first_kl"] = sum(first_kl) / max(len(first_kl), 1)
     if "selected" in kept[0].tokens:
-        selected_kl = []
-        for s in kept:
-            for kl, is_selected in zip(s.tokens["kl"], s.tokens["selected"], strict=True):
-                if is_selected:
-                    selected_kl.append(kl)
+        pairs = [zip(s.tokens["kl"], s.tokens["selected"], strict=True) for s in kept]
+        selected_kl = [kl for of_row in pairs for kl, is_selected in of_row if is_selected]
         metrics["selected_kl"] = sum(selected_kl) / max(len(selected_kl), 1)
     for name in kept[0].metrics:
         metrics[name] = sum(s.metrics[name] for s in kept) / len(kept)
@@ -416,7 +411,7 @@ def _versions() -> dict[str, str]:
 
 def _git_revision() -> str | None:
     """Return the revision of the running source, with "-dirty" if it has uncommitted changes."""
-    # No name of a tag: the hash alone.
+    # The hash alone, without a tag's name.
     command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     folder = Path(__file__).parent
     try:

@@ -91,35 +91,23 @@ _BYTES = {letter: bytes([byte]) for byte, letter in bytes_to_unicode().items()}
 
 
 def _table(kept: Sequence[Rollout], tokenizer: PreTrainedTokenizerBase) -> pa.Table:
-    ids: list[int] = []
-    rows: list[int] = []
-    problems: list[str] = []
-    positions: list[int] = []
+    of_tokens = [(s, position) for s in kept for position in range(len(s.completion.ids))]
+    ids = [s.completion.ids[position] for s, position in of_tokens]
     engine: list[float] = []
-    values: dict[str, list[float]] = {name: [] for name in kept[0].tokens}
-    for rollout in kept:
-        completion = rollout.completion
-        length = len(completion.ids)
-        ids += completion.ids
-        rows += [rollout.row] * length
-        problems += [rollout.problem.id] * length
-        positions += range(length)
-        # A reference has no log-probs of an engine.
-        engine += completion.log_probs or [float("nan")] * length
-        for name in values:
-            values[name] += rollout.tokens[name]
-
+    for s in kept:  # a reference has no log-probs of an engine
+        engine += s.completion.log_probs or [float("nan")] * len(s.completion.ids)
     # A token may be a part of a character.
     texts = [text.decode("utf-8", "backslashreplace") for text in token_bytes(tokenizer, ids)]
     columns: dict[str, pa.Array] = {
-        "row": _numbers(rows, np.int32),
-        "problem_id": _strings(problems),
-        "position": _numbers(positions, np.int32),
+        "row": _numbers([s.row for s, _ in of_tokens], np.int32),
+        "problem_id": _strings([s.problem.id for s, _ in of_tokens]),
+        "position": _numbers([position for _, position in of_tokens], np.int32),
         "token_id": _numbers(ids, np.int32),
         "token": _strings(texts),
         "engine_log_prob": _numbers(engine, np.float32),
     }
-    for name, numbers in values.items():
+    for name in kept[0].tokens:
+        numbers = [value for s in kept for value in s.tokens[name]]
         columns[name] = _flags(numbers) if name in FLAGS else _numbers(numbers, np.float32)
     return pa.table(columns)
 

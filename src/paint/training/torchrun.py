@@ -55,9 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 file=sys.stderr,
                 flush=True,
             )
-        if failure.exitcode > 0:
-            return failure.exitcode
-        return 128 - failure.exitcode
+        return failure.exitcode if failure.exitcode > 0 else 128 - failure.exitcode
     return 0
 
 

@@ -128,8 +128,7 @@ def _read_data(run: Resolved, rows: ValidRows | None, site: _Site) -> _Data:
     if reason and run.algorithm.needs_context:  # what the divergence applies to
         display.warn(f"the loss is computed without Triton kernels: {reason}")
     day = run.config.model.date
-    if day == "auto":
-        day = run_on_rank0(today)
+    day = run_on_rank0(today) if day == "auto" else day
     files = open_model(run.config.model.path)
     measured = measure_rows(
         run,

@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -229,20 +230,6 @@ def test_page_run_curves_read_step_and_link_rollouts(browser: Any, page: Path, r
         assert at.is_visible(f"{overlap} svg")
         at.locator(f"{name} svg").click(position={"x": 60, "y": 60})
         assert "Step 1, row 0" in at.inner_text("#rollout h2")
-
-
-def test_page_run_begins_with_its_change_and_three_charts(browser: Any, page: Path) -> None:
-    with opened(browser, page, "view=run") as at:
-        assert at.inner_text("section .change") == at.evaluate("DATA.change")
-        assert at.evaluate("DATA.change").startswith("Validation ")
-        charts = at.locator(".charts.large figure")
-        titles = [str(chart.get_attribute("data-chart")) for chart in charts.all()]
-        assert titles[0].startswith("Validation on")
-        assert titles[1:] == ["Distance from the teacher (KL)", "Length of completions"]
-        large, small = charts.nth(1).bounding_box(), None
-        at.click("#more summary")
-        small = at.locator("#more figure").first.bounding_box()
-        assert large["height"] > 1.2 * small["height"]
 
 
 def test_page_numbers_are_rounded_as_in_tables(browser: Any, page: Path) -> None:
@@ -529,15 +516,12 @@ def test_page_of_tables_draws_lines_intervals_and_cells(browser: Any, tmp_path: 
         assert figures.locator("circle title").all_text_contents() == titles
 
 
-@pytest.mark.parametrize("width", [390, 1280])
-def test_pages_fit_their_window(
-    browser: Any, page: Path, run: Path, tmp_path: Path, width: int
-) -> None:
+def test_pages_fit_their_window(browser: Any, page: Path, run: Path, tmp_path: Path) -> None:
     evaluation = show_targets([run / "validation"], Display(enabled=False), out=tmp_path / "e.html")
     for path in (page, evaluation):
         with opened(browser, path) as at:
-            at.set_viewport_size({"width": width, "height": 860})
-            for tab in range(3):
+            for width, tab in product((390, 1280), range(3)):
+                at.set_viewport_size({"width": width, "height": 860})
                 at.click(f"[role=tab] >> nth={tab}")
                 assert at.evaluate("document.documentElement.scrollWidth") <= width
                 scrolled = "[...document.querySelectorAll('.scroll')].filter(e => e.offsetParent)"

@@ -19,7 +19,7 @@ from paint.lab.viewer.run import PageSpec, choose, run_data, spread
 from paint.lab.viewer.score import Scorer
 from paint.resolve.check import read_resolved
 from paint.training.token_log import read_tokens, tokens_path
-from runs import changed, stored, train
+from runs import Once, changed, stored, train
 
 
 def test_scorer_uses_checkpoint_before_step(run: Path) -> None:
@@ -54,13 +54,6 @@ def test_run_data_names_student_and_exactness(run: Path) -> None:
     assert [row["is_kept"] for row in every["steps"][0]["rows"]] == [True] * 4 + [False] * 2
     alone = run_data(run, PageSpec(again=False), Display(enabled=False))
     assert not any("entries" in row for step in alone["steps"] for row in step["rows"])
-
-
-class Once:
-    """Asks for a check once."""
-
-    def step(self, messages: list[Any], completion: str) -> str | None:
-        return None if len(messages) > 2 else "Check it."
 
 
 @pytest.mark.slow

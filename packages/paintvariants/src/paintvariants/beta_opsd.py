@@ -24,7 +24,7 @@ from paint.algorithms.paint import rollout_loss, teacher_hidden_states
 from paint.algorithms.variant import Variant
 from paint.core.display import Clock
 from paint.core.schedules import linear
-from paint.core.settings import POSITIVE, or_none, setting, within
+from paint.core.settings import POSITIVE, setting, within
 from paint.inference.rollouts import Rollout
 from paint.objective.divergences import find_divergence
 from paint.objective.loss import weighted_sum
@@ -35,7 +35,7 @@ from paint.training import train_step as ts
 class Options:
     weight: float = setting(0.5, within("[0, 1]"), "default: 0.5")
     """Weight w of the teacher in the first step, in [0, 1]; 1 is the teacher alone."""
-    weight_end: float | None = setting(0.8, or_none(within("[0, 1]")), "None: weight in all steps")
+    weight_end: float | None = setting(0.8, within("[0, 1]"), "None: weight in all steps")
     """w after weight_steps steps, to which it goes linearly; None is weight in all steps."""
     weight_steps: int = setting(199, POSITIVE, "steps; default: 199")
     """Steps from weight to weight_end, at least 1."""

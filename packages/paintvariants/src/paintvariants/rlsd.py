@@ -15,7 +15,7 @@ from functools import partial
 from paint.algorithms.grpo import token_advantages
 from paint.core.display import Clock
 from paint.core.schedules import linear
-from paint.core.settings import POSITIVE, or_none, setting, within
+from paint.core.settings import POSITIVE, setting, within
 from paint.inference.rollouts import Rollout
 from paint.objective.loss import weighted_sum
 from paint.training import train_step as ts
@@ -28,7 +28,7 @@ class Options:
     """Width ε of the clip around 1, in [0, 1); 0 is GRPO."""
     weight: float = setting(1.0, within("[0, 1]"), "default: 1")
     """Weight λ of the teacher in the first step, in [0, 1]; 0 is GRPO."""
-    weight_end: float | None = setting(None, or_none(within("[0, 1]")), "None: weight in all steps")
+    weight_end: float | None = setting(None, within("[0, 1]"), "None: weight in all steps")
     """λ after weight_steps steps, to which it goes linearly; None is weight in all steps."""
     weight_steps: int = setting(50, POSITIVE, "steps; default: 50")
     """Steps from weight to weight_end, at least 1."""

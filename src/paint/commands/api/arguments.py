@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from paint.commands.api.results import Evaluation, Result, Run
 from paint.config.context_sources import CONTROLS
 from paint.config.schema import Config
-from paint.core.settings import NOT_NEGATIVE, POSITIVE, or_none
+from paint.core.settings import NOT_NEGATIVE, POSITIVE
 
 
 @dataclass(frozen=True)
@@ -28,11 +28,6 @@ class ByName:
 
 
 @dataclass(frozen=True)
-class TakesRun:
-    """Marks a recipe in whose place a run may stand."""
-
-
-@dataclass(frozen=True)
 class Spelled:
     """Gives the flag of a parameter another name."""
 
@@ -40,7 +35,7 @@ class Spelled:
 
 
 Count = Annotated[int, *POSITIVE]
-OptionalCount = Annotated[int | None, *or_none(POSITIVE)]
+OptionalCount = Annotated[int | None, *POSITIVE]
 Seed = Annotated[int, *NOT_NEGATIVE]
 
 RunPath = Run | str | Path

@@ -82,12 +82,9 @@ def configure(config: Config, folder: Path, sections: Mapping[str, Any]) -> tupl
 def rows_of(data: Any) -> Any:
     """Return the rows of an argument for the section data; None where it names none, or a place."""
     path = _data_section(data).get("path")
-    several = [path]
-    if isinstance(path, list | tuple) and path:
-        several = list(path)
-    if all(isinstance(one, str | Path) for one in several):
-        return None
-    return path
+    several = path if isinstance(path, list | tuple) and path else [path]
+    are_places = all(isinstance(one, str | Path) for one in several)
+    return None if are_places else path
 
 
 def _data_section(data: Any) -> dict[str, Any]:

@@ -60,10 +60,8 @@ class Run(Handle):
     @property
     def metrics(self) -> "pd.DataFrame":
         """One row per step, indexed by it; docs/reference/metrics.md has the columns."""
-        rows = read_metrics(self.path)
-        if rows:
-            return frame_of(rows).set_index("step")
-        return frame_of(rows)
+        frame = frame_of(read_metrics(self.path))
+        return frame if frame.empty else frame.set_index("step")
 
     @property
     def steps(self) -> list[int]:
@@ -255,7 +253,6 @@ def paths_of(targets: Sequence[Handle | str | Path | Sequence[Handle | str | Pat
 
 
 def frame_of(rows: Sequence[Mapping[str, Any]]) -> "pd.DataFrame":
-    """Return rows as a DataFrame."""
     import pandas as pd
 
     return pd.DataFrame(list(rows))

@@ -84,7 +84,6 @@ class VllmServer:
         return True
 
     async def connect(self) -> None:
-        """Read the server's longest sequence."""
         content = await self._ask("GET", "/v1/models")
         with self._reading("/v1/models"):
             for model in parse_json(content)["data"]:
@@ -110,7 +109,7 @@ class VllmServer:
             "max_tokens": sampling.max_new_tokens,
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
-            # Off is -1 here, and 0 there.
+            # vLLM calls 0 what is -1 here: off.
             "top_k": max(sampling.top_k, 0),
             "min_p": 0.0,
             "repetition_penalty": 1.0,
@@ -118,7 +117,7 @@ class VllmServer:
             "frequency_penalty": 0.0,
             "seed": seed,
             "stop_token_ids": list(end_ids),
-            # Of the sampled token alone.
+            # The log-prob of the sampled token alone.
             "logprobs": 0,
             "return_token_ids": True,
         }
@@ -180,7 +179,7 @@ class VllmServer:
     ) -> bytes:
         limit = seconds or self.timeout
         try:
-            # Of the complete response: a read timeout of the client starts anew with every byte.
+            # For the complete response: the client's own read timeout starts anew with every byte.
             async with asyncio.timeout(limit):
                 response = await self.client.request(method, path, json=body)
         except TimeoutError as error:

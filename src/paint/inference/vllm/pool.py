@@ -298,9 +298,7 @@ def delete_adapters(folder: Path) -> None:
 
 def _log_of(server: VllmServer) -> str:
     process = server.process
-    if process is None:
-        return ""
-    return f"; {process.log} ends with\n{process.tail()}"
+    return f"; {process.log} ends with\n{process.tail()}" if process else ""
 
 
 @asynccontextmanager

@@ -51,10 +51,7 @@ def main(parent: int, grace: float, command: list[str]) -> int:
 
     _kill_descendants()
     status = int(child.wait())
-    if status >= 0:
-        return status
-    # As shells report an end by a signal.
-    return 128 - status
+    return status if status >= 0 else 128 - status  # as shells report an end by a signal
 
 
 def _signal_group(number: int) -> None:

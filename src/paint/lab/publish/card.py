@@ -35,8 +35,6 @@ SAMPLING = ("samples", "thinking", "temperature", "top_p", "top_k", "max_new_tok
 
 @dataclass(frozen=True)
 class Export:
-    """An exported checkpoint."""
-
     name: str
     config: Config
     run_info: Mapping[str, Any]  # run.json

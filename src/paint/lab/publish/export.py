@@ -30,7 +30,7 @@ from paint.core.demo_files import model_path
 from paint.core.display import Display
 from paint.core.errors import ConfigError, PaintError, wrap_errors
 from paint.core.storage import atomic_dir
-from paint.lab.publish.card import Export, find_evaluation, write_card
+from paint.lab.publish.card import CheckpointEvaluation, Export, find_evaluation, write_card
 from paint.models.exports import Rounding, export_adapter, export_merged, merged_difference
 from paint.models.policy import load_policy, load_tokenizer
 from paint.models.weights import save_generation_settings, trained_in
@@ -65,15 +65,14 @@ def export(
     config = read_run(run)
     trained = trained_in(checkpoint, config.model.train_mode)
     require_checkpoint(checkpoint, trained.name)
-    read_history(run, step_of(checkpoint))  # a run that lost its metrics is refused, as by resume
+    step = step_of(checkpoint)
+    read_history(run, step)  # a run that lost its metrics is refused, as by resume
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ExportError(f"{folder} exists; name a new folder, or remove it")
-    measured = [find_evaluation(place, trained) for place in _places(evaluations, run)]
+    measured = _find_evaluations(evaluations, run, trained)
     # Adapters are trained in float32 (fidelity C30), in which they lose nothing.
     has_adapter = config.model.train_mode != "full"
-    remedy = "write float32 (--dtype float32)"
-    if merged and has_adapter:
-        remedy = f"export the adapter (without --merged), or {remedy}"
+    merges_adapter = merged and has_adapter
     merged = merged or not has_adapter
     dtype = dtype or (dtype_on(config.model, Machine()) if merged else "float32")
     with (
@@ -82,18 +81,9 @@ def export(
     ):
         with display.working("exporting"):
             rounding, nats = _write(config.model, trained, partial, dtype, merged=merged)
-        kept = _require_little_lost(rounding, dtype, remedy, display)
-        made = Export(
-            repository or folder.resolve().name,
-            config,
-            read_run_json(run),
-            step_of(checkpoint),
-            merged,
-            dtype,
-            rounding,
-            nats,
-            license,
-        )
+        kept = _require_little_lost(rounding, dtype, display, merges_adapter=merges_adapter)
+        name, info = repository or folder.resolve().name, read_run_json(run)
+        made = Export(name, config, info, step, merged, dtype, rounding, nats, license)
         write_card(made, measured, partial)
 
     display.note(f"written to {folder}: {kept}")
@@ -112,10 +102,14 @@ def export(
     return folder
 
 
-def _places(evaluations: Sequence[Path], run: Path) -> list[Path]:
+def _find_evaluations(
+    evaluations: Sequence[Path], run: Path, trained: Path
+) -> list[CheckpointEvaluation]:
+    """Return what the card says of evaluations, among which the run's validation always is."""
+    places = list(evaluations)
     if (run / "validation" / "summary.json").exists():
-        return [*evaluations, run / "validation"]
-    return list(evaluations)
+        places.append(run / "validation")
+    return [find_evaluation(place, trained) for place in places]
 
 
 def _write(
@@ -135,7 +129,7 @@ def _write(
 
 
 def _require_little_lost(
-    rounding: Rounding, dtype: cfg.Dtype, remedy: str, display: Display
+    rounding: Rounding, dtype: cfg.Dtype, display: Display, *, merges_adapter: bool
 ) -> str:
     """Return what is kept of the training; warn where some is lost.
 
@@ -145,6 +139,9 @@ def _require_little_lost(
         f"{dtype} keeps {rounding.kept:.2%} of the update, with an error of {rounding.error:.2%} "
         f"of its size"
     )
+    remedy = "write float32 (--dtype float32)"
+    if merges_adapter:
+        remedy = f"export the adapter (without --merged), or {remedy}"
     lost = abs(1 - rounding.kept)  # not a number where nothing was trained
     if lost > MOST_LOST:
         raise ConfigError(f"{kept}, so nothing was written: {remedy}")

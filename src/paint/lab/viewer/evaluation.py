@@ -32,9 +32,7 @@ def evaluation_data(targets: Sequence[Path]) -> dict[str, Any]:
             graded.setdefault(policy, {})[path.name] = graded_samples(store)
         settings.setdefault(policy, {})[path.name] = store.settings
         stores.setdefault(path.name, {})[policy] = store
-    count = 0
-    for parts in graded.values():
-        count += sum(part.correct.size for part in parts.values())
+    count = sum(part.correct.size for parts in graded.values() for part in parts.values())
     max_characters = max(TEXT_CHARACTERS // count, 400)
     benchmarks = []
     for name, by_policy in stores.items():
@@ -102,7 +100,7 @@ def _answer_data(row: Mapping[str, Any], sample: Rollout, max_characters: int) -
     return {
         "correct": row["correct"],
         "answer": row.get("answer"),
-        # Of a grader that gives answers the verdict is the reward.
+        # If the grader gives answers, the verdict is the reward.
         "reward": row.get("reward", row["correct"]) if row["correct"] is not None else None,
         "rewards": row.get("rewards", {}),
         "reason": row["reason"],

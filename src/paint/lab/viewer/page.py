@@ -77,7 +77,6 @@ def write_page(path: Path, kind: str, title: str, data: Mapping[str, Any]) -> in
 
 
 def render(kind: str, title: str, data: Mapping[str, Any]) -> str:
-    """Render a page to text."""
     style = (ASSETS / "style.css").read_text("utf-8")
     scripts = [(ASSETS / name).read_text("utf-8") for name in PAGES[kind]]
     script = "\n".join(scripts)

@@ -67,8 +67,6 @@ CONTEXT_VALUES = ("loss", "kl", "teacher_log_prob", "teacher_entropy")
 
 @dataclass(frozen=True)
 class PageSpec:
-    """What a page shows."""
-
     steps: Sequence[int] = ()  # empty for all that fit
     row: int | None = None  # of each step; None for all
     contexts: Sequence[str] = ()  # of the teacher, scored in addition to the run's
@@ -233,10 +231,8 @@ def choose(run: Path, config: Config, spec: PageSpec) -> dict[int, list[dict[str
         most = logged or FEW_ROWS
     kept: dict[int, list[dict[str, Any]]] = {}
     for step in sorted(set(spec.steps)) or paths:
-        kept[step] = []
-        for number, row in enumerate(islice(read_jsonl(paths[step], START_ANEW), most)):
-            if spec.row in (None, number):
-                kept[step].append({"row": number, **row})
+        rows = enumerate(islice(read_jsonl(paths[step], START_ANEW), most))
+        kept[step] = [{"row": n, **row} for n, row in rows if spec.row in (None, n)]
     if spec.row is not None and not all(kept.values()):
         raise RunError(f"a step of {run} has no row {spec.row}; rows count from 0")
     if spec.steps:
@@ -263,7 +259,7 @@ def row_data(
 ) -> dict[str, Any]:
     """Return the data of one rollout, which is given as it is stored."""
     ids = row["completion_ids"]
-    # The others say which row and token a value is of.
+    # The columns in ABOUT say which row and token a value belongs to.
     values = {name: array for name, array in (logged or {}).items() if name not in ABOUT}
     data: dict[str, Any] = {name: row[name] for name in ROLLOUT if name in row}
     if not any(map(needs_answer, shared.config.grading.grader)):
@@ -279,7 +275,7 @@ def row_data(
     }
     if shared.scorer is not None:
         problem = shared.problems.get(row["problem_id"])
-        # Of a problem that is not found, the row has the text.
+        # If the problem is not found, the row has its text.
         shown = problem or Problem(row["problem"], "", row["answer"], row["problem_id"])
         rollout = read_rollout(row, shown, row["row"])
         data |= _scored(shared.scorer, row, rollout, values, shared.vocabulary)
@@ -348,11 +344,8 @@ def _contexts_of(
 def prompts_of(rollout: Mapping[str, Any], tokenizer: Any) -> dict[str, str]:
     """Return both prompts as text, special tokens included."""
     ids = {"student": rollout["prompt_ids"], "teacher": rollout.get("teacher_prompt_ids")}
-    prompts = {}
-    for name, prompt in ids.items():
-        if prompt:
-            prompts[name] = tokenizer.decode(list(prompt), skip_special_tokens=False)
-    return prompts
+    given = {name: list(prompt) for name, prompt in ids.items() if prompt}
+    return {k: tokenizer.decode(prompt, skip_special_tokens=False) for k, prompt in given.items()}
 
 
 def solution_of(
@@ -367,19 +360,11 @@ def solution_of(
     is_masked = options.mask_ratio_wrong > 0 or options.mask_ratio_correct > 0
     has_anchors = has_boxes(config) or (is_masked and options.alignment == "anchors")
     for anchor in anchors_of(problem.solution, text) if has_anchors else ():
-        tokens = None  # the first and the last that write the anchor, if the completion has it
-        if anchor.met:
-            start, end = anchor.met
-            tokens = [owners[start], owners[min(end, len(text)) - 1]]
-        anchors.append(
-            {
-                "text": anchor.text,
-                "boxed": anchor.boxed,
-                "found": anchor.found,
-                "place": anchor.place,
-                "tokens": tokens,
-            }
-        )
+        shown = asdict(anchor)
+        met = shown.pop("met")
+        # The first and the last that write the anchor, if the completion has it.
+        shown["tokens"] = met and [owners[met[0]], owners[min(met[1], len(text)) - 1]]
+        anchors.append(shown)
     hidden = None
     # Where a masked solution lies in its text can be told for solutions alone.
     if config.context.source == ("solution",):

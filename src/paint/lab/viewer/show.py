@@ -42,14 +42,22 @@ def show_targets(
 
     path = out or targets[0] / PAGE
     if live:
-        # Here: other pages have no server.
+        # Imported here, since other pages have no server.
         from paint.lab.viewer.watch import PageServer
 
         server = PageServer(targets, display)
         if opens:
             _open(server.url)
         server.watch()
-    data = _data_of(kind, targets, display, page, path)
+    match kind:
+        case "run":
+            data = run_data(targets[0], page, display, path)
+        case "runs":
+            data = runs_data(targets, path, display)
+        case "tables":
+            data = tables_data(targets)
+        case _:
+            data = evaluation_data(targets)
     with wrap_errors(path, RunError, "choose another place with --out"):
         size = write_page(path, kind, f"{data['name']} · paint show", data)
     display.note(f"written to {path} ({size / 1e6:.1f} MB)")
@@ -70,16 +78,6 @@ def _kind_of(targets: Sequence[Path], *, live: bool) -> str:
     if tables_data(targets)["reports"]:
         return "tables"
     return "runs" if runs_in(targets) else "evaluation"
-
-
-def _data_of(
-    kind: str, targets: Sequence[Path], display: Display, page: PageSpec, path: Path
-) -> dict[str, Any]:
-    if kind == "run":
-        return run_data(targets[0], page, display, path)
-    if kind == "runs":
-        return runs_data(targets, path, display)
-    return tables_data(targets) if kind == "tables" else evaluation_data(targets)
 
 
 def _open(address: str) -> None:
