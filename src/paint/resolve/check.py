@@ -229,6 +229,16 @@ def _check_context(run: Resolved) -> None:
     require(config.context, "source", is_met, f"without {run.feedback} with {run.method}", why)
 
 
+def _check_data(run: Resolved) -> None:
+    config = run.config
+    is_met = len(config.data.weights) in (0, max(len(config.data.paths), 1))
+    allowed = "empty, or one number for each source"
+    require(config.data, "weights", is_met, allowed, f"data.path: {config.data.place}")
+    if len(config.data.paths) > 1:
+        why = "each has epochs of its own, by data.weights; set train.steps"
+        require_default(config.train, "epochs", "with several sources", why)
+
+
 def _check_sampling(run: Resolved) -> None:
     config, rollout, algorithm = run.config, run.rollout, run.algorithm
     divergence = f"objective.divergence {format_value(config.objective.divergence)}"
@@ -238,7 +248,10 @@ def _check_sampling(run: Resolved) -> None:
         require_default(rollout, "off_policy_steps", where, why)
     if not run.learns_off_policy:
         learner = divergence if run.divergence.is_sampled else run.method
-        why = "it learns from what the policy samples as it is, or from references"
+        why = (
+            "a gradient by sampled tokens is that of the policy which drew them, and references "
+            "are not drawn"
+        )
         is_met = not run.engine.is_stored
         require(rollout, "engine", is_met, f'other than "stored" with {learner}', why)
         require_default(rollout, "off_policy_steps", f"with {learner}", why)
@@ -265,21 +278,19 @@ def _check_sampling(run: Resolved) -> None:
     require(rollout, "samples_per_problem", is_met, allowed, "grpo in the paper: 8")
 
 
-def _check_others(run: Resolved) -> None:
-    config, objective, health = run.config, run.config.objective, run.config.health
-    is_met = len(config.data.weights) in (0, max(len(config.data.paths), 1))
-    allowed = "empty, or one number for each source"
-    require(config.data, "weights", is_met, allowed, f"data.path: {config.data.place}")
-    if len(config.data.paths) > 1:
-        why = "each has epochs of its own, by data.weights; set train.steps"
-        require_default(config.train, "epochs", "with several sources", why)
-    has_rollouts, most = run.algorithm.needs_rollouts, run.rollout.max_new_tokens
+def _check_loss(run: Resolved) -> None:
+    objective, most = run.config.objective, run.rollout.max_new_tokens
+    has_rollouts = run.algorithm.needs_rollouts
     is_met = not has_rollouts or objective.skip_tokens < most
     allowed = f"below rollout.max_new_tokens = {most}"
     require(objective, "skip_tokens", is_met, allowed, "others have no token in the loss")
     is_met = has_rollouts or not objective.has_sft
     allowed = f"0, and objective.sft_weight_end None, with {run.method}"
     require(objective, "sft_weight", is_met, allowed, "its own loss is that of the solutions")
+
+
+def _check_drift(run: Resolved) -> None:
+    config, health = run.config, run.config.health
     keeps_base = run.algorithm.needs_teacher and config.teacher.weights == "frozen"
     if config.model.train_mode == "full" and not keeps_base:
         where = f"{FULL} and teacher.weights {config.teacher.weights}"
@@ -326,9 +337,11 @@ def check_config(config: Config) -> Resolved:
     run = Resolved(config, algorithm, engine, divergence, optimizer)
     _ = run.objective  # refuses a clip or kernels that the divergence does not take
     _check_engine(run.rollout, run.engine)
+    _check_data(run)
     _check_context(run)
     _check_sampling(run)
-    _check_others(run)
+    _check_loss(run)
+    _check_drift(run)
     with extension_errors("train.method", config.train.method):
         algorithm.check(config)
     return run
