@@ -31,6 +31,8 @@ USER_ERRORS = [
     ("compare nowhere.toml", "nowhere.toml cannot be read"),
     ("config nowhere.toml", "nowhere.toml cannot be read"),
     ("data validate nowhere.jsonl demo-paint", "nowhere.jsonl"),
+    ("data validate nowhere.jsonl demo-paint --data.limit 5", "nowhere.jsonl"),
+    ("data validate demo demo-paint --data.path other.jsonl", "data.path is given twice"),
     ("demo nowhere", "nowhere"),
     ("export nowhere out", "nowhere"),
     ("grade nowhere", "nowhere"),

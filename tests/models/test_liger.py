@@ -216,4 +216,4 @@ def test_use_liger_real_kernels_are_as_near_to_float64_as_torch(
     use_liger(model)
     for truth, a, b in zip(exact, plain, passes(model, positions), strict=True):
         theirs, ours = ((x.double() - truth).norm() / truth.norm() for x in (a, b))
-        assert ours <= 2 * theirs + 1e-7
+        assert ours <= 3 * theirs + 1e-7

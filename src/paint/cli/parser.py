@@ -41,7 +41,12 @@ class Line:
         for parameter in parameters_of(self.command.function):
             if parameter.kind is Parameter.VAR_POSITIONAL:
                 targets = named.pop(parameter.name)
-        return self.command.function(*targets, **named, **self.given)
+        given = dict(self.given)
+        for name in named.keys() & given.keys():  # `data validate FILE`, with --data.limit
+            if "path" in given[name]:
+                raise ConfigError(f"{name}.path is given twice; leave out --{name}.path")
+            named[name] = {**given.pop(name), "path": named[name]}
+        return self.command.function(*targets, **named, **given)
 
 
 def find_command(line: Sequence[str], commands: Mapping[str, Command]) -> Command | None:

@@ -3,7 +3,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from paint.commands.api import arguments
-from paint.commands.api.configure import configure, open_recipe
+from paint.commands.api.configure import configure, open_recipe, rows_of
 from paint.core.errors import ConfigError
 from paint.data.sources import require_readable
 from paint.resolve.check import require_paths
@@ -25,14 +25,15 @@ def validate_data(
     Example: paint data validate demo demo-paint --data.limit 50
 
     Args:
-        data: JSONL, CSV or Parquet file, a hub data set (owner/name), or demo; in Python also rows.
+        data: JSONL, CSV or Parquet file, a hub data set (owner/name), or demo; in Python also rows,
+            or the settings of the section data.
 
     Raises:
         PaintError: the data cannot be read, or the tokenizer cannot be loaded.
     """
     from paint.core.display import Display
 
-    is_file = isinstance(data, str | Path)
+    is_file = rows_of(data) is None
     # Rows that are passed in Python need a file while they are read.
     with TemporaryDirectory() as folder:
         given = {**sections, "data": data}
