@@ -141,6 +141,14 @@ def test_command_in_which_foreign_code_calls_exit_has_not_succeeded(
     assert f"{Path(__file__).name} line" in said()
 
 
+def test_main_interrupt_exits_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(grade, "summarise", interrupt)
+    assert main(["grade", "empty"]) == 130
+
+
 @pytest.mark.slow
 def test_main_closed_stdout_ends_silently() -> None:
     for line in ("train demo-paint --help", "data validate demo --model.path demo"):

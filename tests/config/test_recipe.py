@@ -227,6 +227,21 @@ def test_recipe_settings_have_provenance_comment(name: str) -> None:
         )
 
 
+def test_read_recipe_on_base_changes_only_what_the_file_names() -> None:
+    base = read_recipe(find_recipe("demo-paint"))
+    for name, changes in (
+        ("paint", []),
+        (
+            "paint-anchored",
+            [
+                'train.method: "distillation" -> "paintvariants.anchored:Anchored"',
+                "train.options.base_weight: None -> 0.2",
+            ],
+        ),
+    ):
+        assert differences(base, read_recipe(find_recipe(name), base)) == changes
+
+
 # Paper, section 'Ablation Studies': tables mask_ratio_ablation, mask_strategy_ablation,
 # interpolation_ablation. Rows: rho_correct, rho_wrong, placement, k_base, f_top; the last is the
 # one that the others are compared with.

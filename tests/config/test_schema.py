@@ -152,6 +152,22 @@ def test_check_config_conflict_is_refused_by_name(tmp_path: Path, setting: str, 
         check_config(config)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[train]\nbatch_size = 12\n[rollout]\nsamples_per_problem = 4",
+        "[train]\nmethod = 'sft'\nbatch_size = 12",
+        "[model]\ntrain_mode = 'full'\ndtype = 'float32'",
+        "[rollout]\nengine = 'vllm'",
+        f"{SAMPLED}\n[rollout]\ntop_p = 1.0\ntop_k = -1",
+        "[context]\nsource = 'none'",
+    ],
+)
+def test_check_config_compatible_settings_are_accepted(tmp_path: Path, text: str) -> None:
+    config = read_recipe(recipe(tmp_path, text))
+    assert check_config(config).config == config != Config()
+
+
 @given(TABLES)
 def test_config_round_trips_through_json(drawn: dict[str, dict[str, Any]]) -> None:
     config = from_table(drawn)

@@ -13,21 +13,48 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import (
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    GPTNeoXConfig,
+    GPTNeoXForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    Olmo2Config,
+    Olmo2ForCausalLM,
+    PreTrainedModel,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
+)
 
 from paint.config import schema as cfg
 from paint.models import liger, policy
 from paint.models.layers import checkpoint_layers
 from paint.models.liger import use_liger
 from paint.models.policy import _use_kernels
-from tiny_models import tiny_config, tiny_model
 
-PLAIN = ("llama", "qwen3")
+SMALL = {
+    "num_hidden_layers": 2,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "vocab_size": 100,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+PLAIN = {"llama": (LlamaForCausalLM, LlamaConfig), "qwen3": (Qwen3ForCausalLM, Qwen3Config)}
 
 
-def small(family: str) -> PreTrainedModel:
+def small(family: str, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
     """A model of two layers whose weights and norms differ from those of a new one."""
-    model = tiny_model(tiny_config(family))
+    torch.manual_seed(0)
+    kind, settings = PLAIN[family]
+    model = kind(settings(**SMALL)).to(dtype).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
@@ -155,14 +182,17 @@ def test_use_liger_leaves_other_models_of_the_process(calls: Counter[str]) -> No
 
 
 def test_use_liger_unknown_layers_are_left(calls: Counter[str]) -> None:
-    families = {
-        "gemma2": "rotary positions",  # norms add 1, and GELU
-        "olmo2": "SwiGLU",
-        "qwen3_moe": "rotary positions, RMS norms",
+    kinds = {
+        Gemma2ForCausalLM: (Gemma2Config, "rotary positions"),  # norms add 1, and GELU
+        Olmo2ForCausalLM: (Olmo2Config, "SwiGLU"),
+        Qwen3MoeForCausalLM: (Qwen3MoeConfig, "rotary positions, RMS norms"),
     }
-    for family, known in families.items():
-        assert use_liger(small(family)).startswith(f"kernels: Liger's for {known} (")
-    unknown = small("gpt_neox")
+    for kind, (settings, known) in kinds.items():
+        with torch.device("meta"):
+            model = kind(settings(**SMALL, num_experts=2, moe_intermediate_size=16))
+        assert use_liger(model).startswith(f"kernels: Liger's for {known} (")
+    with torch.device("meta"):
+        unknown = GPTNeoXForCausalLM(GPTNeoXConfig(**SMALL))
     assert use_liger(unknown) == (
         "kernels: PyTorch's; the layers of gpt_neox are not Llama's, which Liger computes"
     )
@@ -216,4 +246,4 @@ def test_use_liger_real_kernels_are_as_near_to_float64_as_torch(
     use_liger(model)
     for truth, a, b in zip(exact, plain, passes(model, positions), strict=True):
         theirs, ours = ((x.double() - truth).norm() / truth.norm() for x in (a, b))
-        assert ours <= 3 * theirs + 1e-7
+        assert ours <= 2 * theirs + 1e-7

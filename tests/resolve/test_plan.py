@@ -233,6 +233,14 @@ def test_plan_of_all_linear_is_that_of_its_layers_by_name(tmp_path: Path) -> Non
         plan_of(config.changed("model", lora_targets=("o_proj", "q_proj")))
 
 
+def test_chosen_micro_batch_of_cpu_is_constant_and_given_one_kept() -> None:
+    chosen = plan_of(RECIPE, 0).chosen
+    assert (chosen.train.micro_batch_size, chosen.train.micro_batch_tokens) == (4, 4096)
+    assert chosen.model.gradient_checkpointing is False
+    given = of_model("Qwen/Qwen3-8B", gradient_checkpointing=True)
+    assert plan_of(given, 0).chosen.model.gradient_checkpointing is True
+
+
 @pytest.mark.parametrize(
     ("config", "memory", "remedy"),
     [

@@ -8,10 +8,8 @@ types when a table is read (paint.config.recipe), rules between settings in pain
 
 import re
 import shlex
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import date
-from functools import partial
 from math import inf, isfinite
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -77,9 +75,9 @@ def _each(what: str, pattern: str) -> Check:
     return Check(what, lambda texts: all(map(compiled.fullmatch, texts)))
 
 
-def _is_readable(read: Callable[[str], Any], text: str) -> bool:
+def _is_command_line(text: str) -> bool:
     try:
-        read(text)
+        shlex.split(text)
     except ValueError:
         return False
     return True
@@ -87,7 +85,7 @@ def _is_readable(read: Callable[[str], Any], text: str) -> bool:
 
 _ENDING = re.compile(r"\.(jsonl|json|csv|tsv|parquet)$", re.IGNORECASE)
 
-COMMAND_LINE = [Check("a command line whose quotes are closed", partial(_is_readable, shlex.split))]
+COMMAND_LINE = [Check("a command line whose quotes are closed", _is_command_line)]
 TEMPERATURE = within("[0.001, 1000]")
 TOP_K = [Check("at least 1, or -1", lambda top_k: top_k >= 1 or top_k == -1)]
 # What "auto" becomes on a CPU, and for a model that has no plan.
@@ -118,12 +116,17 @@ NONE_ALONE = Check(
 )
 GPUS = [_each("GPUs for each server, such as 4 or 4,5", r"[\w-]+(,[\w-]+)*")]
 NOT_NEGATIVE_NUMBER = within("[0, inf)")
-DATE = [
-    Check(
-        "auto or a date such as 2026-11-26",
-        lambda text: text == "auto" or _is_readable(date.fromisoformat, text),
-    )
-]
+
+
+def _is_date(text: str) -> bool:
+    try:
+        # fromisoformat takes 20261126 and 2026-W48-4, too.
+        return date.fromisoformat(text).isoformat() == text
+    except ValueError:
+        return False
+
+
+DATE = [Check("auto or a date such as 2026-11-26", lambda text: text == "auto" or _is_date(text))]
 
 ALL_LINEAR = "all-linear"
 """Target of adapters that stands for every linear layer but the head."""

@@ -19,13 +19,7 @@ from typing import Any, get_type_hints
 from paint.core.credentials import is_reference, read_references
 from paint.core.errors import ConfigError, cut, did_you_mean, format_short, reason, wrap_errors
 from paint.core.recipe_packages import is_shipped
-from paint.core.settings import (
-    check_range,
-    check_value,
-    convert_value,
-    is_setting_type,
-    require_no_secret,
-)
+from paint.core.settings import check_value, convert_value, is_setting_type, require_no_secret
 from paint.core.storage import digest_of_file
 from paint.core.trust import Executable, is_asked, require_trusted
 from paint.core.user_code import UserCodeError, line_of, user_code, user_errors
@@ -312,10 +306,13 @@ def build_options(extension: Any, table: Mapping[str, Any], name: str, setting: 
                 f"{name}.{key} is {format_short(reference)}, and the environment has no "
                 f"{error.args[0]}; set it"
             ) from None
+        for allowed, accepts in kind.__dataclass_fields__[key].metadata.get("checks", ()):
+            if not accepts(values[key]):
+                raise ConfigError(
+                    f"{name}.{key} must be {allowed}, and what it reads from the environment is "
+                    f"not ({format_short(reference)})"
+                )
     try:
-        for field in dataclasses.fields(kind):
-            if field.name in references:
-                check_range(name, values[field.name], field)
         return _instance_of(kind, values, name)
     except ConfigError:
         if not references:
